@@ -234,6 +234,12 @@ class Config(BaseModel):
     freeze: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Freeze the backbone and train only the last layer."
     )
+    head_images: Annotated[int, _MODEL] = Field(
+        0,
+        ge=0,
+        description="The most images, mirror images included, that the last layer of a frozen "
+        "network is fitted on. 0: as many as the effort or the budget has time for.",
+    )
     normalize: Annotated[Literal["auto", "dataset", "half", "none"], _MODEL] = Field(
         "auto",
         description="Input scaling. dataset: mean 0 and standard deviation 1 over the training "
@@ -250,13 +256,19 @@ class Config(BaseModel):
         Parameter(show_choices=False),
     ] = Field(
         "auto",
-        description="Passes over the training images: auto, or a number. auto: fewer the more "
-        "images there are, and fewer when fine-tuning.",
+        description="Passes over the training images: auto, or a number. auto: as many as the "
+        "effort or the budget has time for.",
+    )
+    effort: Annotated[Literal["quick", "normal", "best"], _TRAINING, _USUAL] = Field(
+        "normal",
+        description="About how long to train: quick 30 s, normal 3 min (4 min for more than 50,000 "
+        "images), best 20 min on two quiet cores, everything included. What is trained follows "
+        "from a table and not from a clock, so the same command gives the same model.",
     )
     budget: Annotated[str, _TRAINING, _USUAL] = Field(
         "",
         pattern=r"^$|^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0+\.0*[1-9][0-9]*)[smh]$",
-        description="Time for the whole run instead of a number of epochs: 90s, 5m, 2h. Includes "
+        description="Time for the whole run, by the clock: 90s, 5m, 2h. Includes "
         "evaluation and the report; image size and learning rate schedule are chosen to fit. "
         "--config RUN/config.toml repeats such a run bit for bit.",
     )
@@ -451,7 +463,11 @@ class Config(BaseModel):
         "losing one.",
     )
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], _MACHINE, AFFECTS_STEP_TIME] = (
-        Field("auto", description="Numeric precision. auto: bf16 on GPUs that support it.")
+        Field(
+            "auto",
+            description="Numeric precision. auto: bf16 on GPUs that support it, "
+            "and for a frozen network on CPUs that do.",
+        )
     )
     memory_format: Annotated[
         Literal["auto", "channels_last", "contiguous"], _MACHINE, AFFECTS_STEP_TIME
@@ -471,9 +487,9 @@ class Config(BaseModel):
     )
     plan: Annotated[Literal["auto", "fresh", "default"], _MACHINE] = Field(
         "auto",
-        description="How to choose the machine settings left open. auto: time the real training "
-        "step for a few seconds, once per machine and network; fresh: time it again; default: "
-        "do not time.",
+        description="How to choose the machine settings left open. fresh: time the real training "
+        "step for a few seconds, and keep the fastest for later runs on this machine; default: by "
+        "rule; auto: timed with a budget, otherwise those kept, or by rule.",
     )
     kernels: Annotated[Literal["repeatable", "fastest"], _MACHINE, AFFECTS_STEP_TIME] = Field(
         "repeatable",

@@ -62,6 +62,10 @@ class ConfigError(UserError):
     """A flag, a field or a config file is wrong."""
 
 
+class NothingAdded(OnsightError):
+    """A network adds nothing to those that were trained before it."""
+
+
 class BudgetTooSmall(ConfigError):
     """A time budget in which nothing can be trained; the message names one that should work."""
 

@@ -4,7 +4,7 @@ B batch, H height, W width, C channels, K classes, n images.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +83,18 @@ def held_out_logits(table: PredictionTable) -> HeldOutLogits:
     """Return the logits of the images in a table."""
     ids, logits, labels = (torch.from_numpy(c) for c in (table.ids, table.logits, table.labels))
     return HeldOutLogits(ids, logits, labels)
+
+
+def take_common(held_out: Mapping[str, HeldOutLogits]) -> dict[str, HeldOutLogits]:
+    """Return the rows of the images that all networks have, in the same order."""
+    common = set.intersection(*(set(rows.ids.tolist()) for rows in held_out.values()))
+    ids = torch.tensor(sorted(common), dtype=torch.int64)
+    return {name: _take_ids(rows, ids) for name, rows in held_out.items()}
+
+
+def _take_ids(rows: HeldOutLogits, ids: Tensor) -> HeldOutLogits:
+    order = rows.ids.argsort()
+    return rows.take(order[torch.searchsorted(rows.ids[order], ids)])
 
 
 @torch.inference_mode()

@@ -5,7 +5,6 @@ more than that of the features. n images, V views of each, D features, K classes
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -25,9 +24,6 @@ _UNITS = 512
 _BATCH, _MIN_EPOCHS, _MIN_STEPS = 256, 20, 300
 _RATE, _WEIGHT_DECAY = 2e-3, 1.0
 _INPUT_DROPOUT, _DROPOUT = 0.25, 0.5
-# A step takes as long as so many products of a batch and the larger weight, at most: there are
-# three, and the optimizer, dropout and gathering the batch took 5 to 7 times as long as one.
-_PRODUCTS_PER_STEP = 12
 
 
 @dataclass(frozen=True)
@@ -304,18 +300,9 @@ def fit_class_means(features: Iterable[Tensor], labels: Tensor, classes: int) ->
     return LinearHead((means / unit).to(dtype), torch.nan_to_num(bias, neginf=-1e4).to(dtype))
 
 
-def estimate_hidden_fit_seconds(data: LabelledFeatures) -> float:
-    """Estimate the time to fit a head with a hidden layer from the largest matrix product in it."""
-    features = data.views.shape[-1]
-    batch = torch.zeros(_BATCH, features, device=data.views.device)
-    weight = batch.new_zeros(features, _UNITS)
-    seconds = []
-    for _ in range(4):
-        began = time.perf_counter()
-        (batch @ weight).sum().item()  # waits for an accelerator
-        seconds.append(time.perf_counter() - began)
-    steps = _count_epochs(len(data)) * math.ceil(len(data) / _BATCH)
-    return _PRODUCTS_PER_STEP * steps * max(seconds[1:])  # the first product also reserves memory
+def count_hidden_steps(count: int) -> int:
+    """Return the steps that a hidden layer is trained for on so many images."""
+    return _count_epochs(count) * math.ceil(count / _BATCH)
 
 
 def _count_epochs(count: int) -> int:

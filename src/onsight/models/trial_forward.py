@@ -101,7 +101,12 @@ def starts_slowly(net: nn.Module, device: torch.device) -> bool:
     On a GPU, cuDNN compiles kernels for depthwise convolutions then: 8 s for a training step of
     EfficientNet-Lite0 on an H100, against 0.5 s for contiguous images (NOTEBOOK.md).
     """
-    return device.type == "cuda" and any(
+    return device.type == "cuda" and has_depthwise_layers(net)
+
+
+def has_depthwise_layers(net: nn.Module) -> bool:
+    """Return whether a network has convolutions with one input channel for each filter."""
+    return any(
         isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels
         for module in net.modules()
     )

@@ -25,6 +25,7 @@ from onsight.evaluation.predictions import (
     PredictionTable,
     concatenate_tables,
     held_out_logits,
+    take_common,
 )
 from onsight.evaluation.results import FoldResult, MemberResult
 from onsight.evaluation.temperature import choose_temperature
@@ -133,19 +134,7 @@ def _input_pixels(dataset: Dataset) -> int:
 
 def _find_common(members: Sequence[Member]) -> dict[str, HeldOutLogits]:
     """Return each member's calibrated logits for the images that all have, in the same order."""
-    held_out = {member.name: _calibrate(member.held_out, member) for member in members}
-    common = set.intersection(*(set(rows.ids.tolist()) for rows in held_out.values()))
-    ids = torch.tensor(sorted(common), dtype=torch.int64)
-    return {name: _take_ids(rows, ids) for name, rows in held_out.items()}
-
-
-def _calibrate(rows: HeldOutLogits, member: Member) -> HeldOutLogits:
-    return replace(rows, logits=rows.logits / member.classifier.temperature)
-
-
-def _take_ids(rows: HeldOutLogits, ids: Tensor) -> HeldOutLogits:
-    order = rows.ids.argsort()
-    return rows.take(order[torch.searchsorted(rows.ids[order], ids)])
+    return take_common({member.name: member.calibrated for member in members})
 
 
 def _choose_allowed(
@@ -219,7 +208,7 @@ def blend_folds(final: FinalModel, fold_of: NDArray[np.int8], config: Config) ->
     evaluations = {member.name: member.folds for member in final.members if member.folds}
     members = [member for member in final.members if member.name in evaluations]
     main = evaluations[final.main.name]
-    calibrated = {member.name: _calibrate(member.held_out, member) for member in members}
+    calibrated = {member.name: member.calibrated for member in members}
     folds = torch.from_numpy(fold_of)[final.main.held_out.ids]
     chosen = {}
     for fold in folds.unique().tolist():

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onsight.data.cache import NO_CACHE, find_cache_folder
-from onsight.data.pack import is_packed
-from onsight.data.sizes import make_pack_job
+from onsight.data.cache import NO_CACHE
 from onsight.data.sources.source import count_held_out, draw_rows, select_rows
 from onsight.errors import DiskError, UserError
 from onsight.report.console import SilentReporter
@@ -22,14 +20,15 @@ from onsight.training.members import train_members
 from onsight.training.open_data import open_data
 from onsight.training.run_folder import RunFolder
 from onsight.training.save_run import save_best_so_far
-from onsight.tune.work import measure_side
+from onsight.tune.candidates import Candidate
+from onsight.tune.work import decoding_seconds, nominal_seconds
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 _IMAGES = 500
-# Of the whole source: fewer images leave little to wait for after the first ones, and fewer pixels
-# are decoded within half a minute on two cores. The first model takes about as long there.
-_MIN_SOURCE_IMAGES, _MIN_SOURCE_PIXELS = 5_000, 1e10
-_MIN_BUDGET_SECONDS = 300.0  # so that the first model takes less than a tenth of it
+_MIN_SOURCE_IMAGES = 2 * _IMAGES  # fewer leave little to wait for after the first ones
+# Nominal, until the first network is trained. The first model takes about 10 s.
+_MIN_WAITING_SECONDS = 20.0
+_MIN_SECONDS = 120.0  # for the whole run, so that the first model takes a tenth of it at most
 
 # Whatever else is set: images are seen in one view, and nothing is stored, logged or held out.
 _SETTINGS = {
@@ -41,6 +40,7 @@ _SETTINGS = {
     "checkpoints": "",
     "log": "none",
     "budget": "",
+    "head_images": 0,
 }
 
 
@@ -75,21 +75,24 @@ def make_first_model(layout: Layout, job: RunJob) -> None:
 
 
 def _is_worthwhile(layout: Layout, job: RunJob) -> bool:
-    """Return whether the run begins with a fitted head, and its images take long to decode."""
+    """Return whether the run begins with a fitted head for which its user would wait long."""
     source, config = layout.source, layout.config
+    waiting_seconds = decoding_seconds(source) + layout.candidates[0].seconds
     return (
         layout.candidates[0].is_head
         and config.loss == "cross-entropy"
         and len(source.index) >= _MIN_SOURCE_IMAGES
-        and len(source.index) * measure_side(source) ** 2 >= _MIN_SOURCE_PIXELS
-        and job.deadline.seconds >= _MIN_BUDGET_SECONDS
+        and waiting_seconds > _MIN_WAITING_SECONDS
+        and nominal_seconds(config, len(source.index)) >= _MIN_SECONDS
         and source.shards is None  # of which a few images cost as much as all
         and not job.folder.model_file.exists()  # of this run before it was interrupted
-        and not is_packed(
-            make_pack_job(source, layout.image_size, config),
-            find_cache_folder(config.cache_folder),
-        )
     )
+
+
+def _without_limit(head: Candidate) -> Candidate:
+    """Return the head fitted on all images: there are few."""
+    fields = {name: value for name, value in head.fields.items() if name != "head_images"}
+    return replace(head, fields=fields, share=1.0)
 
 
 def _fit_first_model(layout: Layout, job: RunJob) -> int:
@@ -100,7 +103,7 @@ def _fit_first_model(layout: Layout, job: RunJob) -> int:
         layout,
         source=select_rows(layout.source, np.sort(drawn)),
         config=config,
-        candidates=layout.candidates[:1],
+        candidates=(_without_limit(layout.candidates[0]),),
     )
     decisions = Decisions()
     decisions.record("learning curve", False)  # which the whole run will measure

@@ -77,6 +77,11 @@ class Trained:
     left_out: int = 0  # training images that there was no time to fit that head on
 
 
+def accept(rows: HeldOutLogits) -> str:
+    """Find no reason to end a training."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Shared:
     """What all trainings of a run use: loggers, provenance and computed features."""
@@ -85,6 +90,8 @@ class Shared:
     provenance: dict[str, Any]  # what model files contain about their origin
     # Computed by one training, and used by the others.
     features: SharedFeatures = field(default_factory=SharedFeatures)
+    # Returns why a training so far adds nothing to the members before it; empty if it does.
+    judge: Callable[[HeldOutLogits], str] = accept
 
 
 def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
@@ -269,7 +276,7 @@ def _make_trainer(
     )
     lag = update.step.losses.lag + (world.size > 1)  # ranks stop a step after the first decides to
     pacer = _make_pacer(planned, trainer_data, images, lag, job)
-    return Trainer(update, classifier, trainer_data, pacer, checkpoints, listener)
+    return Trainer(update, classifier, trainer_data, pacer, checkpoints, listener, shared.judge)
 
 
 def _make_pacer(

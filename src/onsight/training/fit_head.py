@@ -28,7 +28,6 @@ from onsight.features.heads import (
     LabelledFeatures,
     LinearHead,
     compute_logits,
-    estimate_hidden_fit_seconds,
 )
 from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
@@ -44,15 +43,13 @@ from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.text import fixed_percent, joined, plural
 from onsight.training.evaluate import Evaluation
-from onsight.training.hidden_layer import has_enough_images, try_hidden_layer
+from onsight.training.hidden_layer import expect_seconds, has_enough_images, try_hidden_layer
 from onsight.training.job import Job
 from onsight.training.load_features import FeatureLoader
 from onsight.tune.training_data import TrainingData
 
 # Of a head on growing parts of the images in each fold, as a multiple of the first fit's time.
 _CURVE_TIME = 8.0
-
-_HIDDEN_FITS = 2  # fits of a hidden layer to reserve time for: the second is the refit
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ def fit_head(
     if (
         _may_add_hidden_layer(config, data, net)
         and has_enough_images(train, validation)
-        and loader.has_time_for("hidden layer", _HIDDEN_FITS * estimate_hidden_fit_seconds(train))
+        and loader.has_time_for("hidden layer", expect_seconds(config, data.dataset, len(train)))
     ):
         chosen, head = try_hidden_layer(chosen, head, train, validation, class_weights, config.seed)
     set_head(net, head)
@@ -158,8 +155,8 @@ def fit_head(
 def describe_left_out(left_out: int, images: int) -> str:
     """Return how many of the training images a head was fitted on, after its name."""
     return (
-        f"was fitted on only {images - left_out:,} of {images:,} training images: there was no "
-        "time for more"
+        f"was fitted on {images - left_out:,} of {images:,} training images, as many as there was "
+        "time for"
     )
 
 

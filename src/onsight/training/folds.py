@@ -4,20 +4,21 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from onsight.errors import ImagesChanged, Interrupted
+from onsight.errors import ImagesChanged, Interrupted, NothingAdded
 from onsight.evaluation.metrics import accuracy_with_interval
-from onsight.evaluation.predictions import PredictionTable, concatenate_tables
+from onsight.evaluation.predictions import PredictionTable, concatenate_tables, held_out_logits
 from onsight.evaluation.results import FoldResult
 from onsight.report.console import BarReporter, PartReporter
 from onsight.tensorfile import put_under, read_tensors, take_under, write_tensors
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
-from onsight.training.fit import Shared, Trained, fit
+from onsight.training.fit import Shared, Trained, accept, fit
 from onsight.training.fit_head import evaluate_head, evaluates_on_features
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
@@ -84,6 +85,10 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         if job.world.is_main:
             folder.remove_checkpoints()
         job.reporter.progress(f"{name}: {_format_row(part.folds[0])}")
+        if not parts:
+            rows = held_out_logits(part.per_image)
+            if reason := job.world.broadcast("judge", partial(shared.judge, rows)):
+                raise NothingAdded(reason)
         parts.append(part)
     shared.features.are_all_needed = False
     if planned.config.freeze:
@@ -111,7 +116,7 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     with closing_loggers(names if job.world.is_main else [], job.reporter) as loggers:
         data = shared.provenance["data"]
         loggers.start(LoggedRun(job.folder.path, data, planned.config.model_dump()))
-        trained = fit(planned, replace(shared, loggers=loggers), job)
+        trained = fit(planned, replace(shared, loggers=loggers, judge=accept), job)
     begun = time.perf_counter()
     classifier = trained.classifier
     evaluation = evaluate_head(planned.config, planned.data, classifier, job, shared.features)

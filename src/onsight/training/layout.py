@@ -11,7 +11,7 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import refuse_one_class
 from onsight.data.sources.find import ReadOptions, find_source
-from onsight.data.sources.source import Source, take_drawn
+from onsight.data.sources.source import Source, count_held_out, take_drawn
 from onsight.errors import ConfigError
 from onsight.models.file import BlendFile, find_model_file
 from onsight.models.members import MOST_MEMBERS
@@ -30,6 +30,7 @@ from onsight.tune.input_size import (
     choose_shared_size,
 )
 from onsight.tune.training_data import choose_streaming
+from onsight.tune.work import count_decodable
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
 def choose_layout(source: Source, config: Config, job: Job) -> Layout:
     """Choose the networks and what to decode for them. Raises ConfigError, ModelError."""
     with job.timed("choosing a model"):
-        source = take_drawn(source, config.train_images, config.seed)
+        source, config = _draw_images(source, config, job)
         network = _find_network(config)
         if config.model == AUTO and not network:
             return _lay_out_candidates(source, config, job)
@@ -79,6 +80,22 @@ def choose_layout(source: Source, config: Config, job: Job) -> Layout:
         config = config.model_copy(update={"model": model.value})
         job.reporter.choice("model", model, is_detail=False)
         return _lay_out_network(source, config, model, job)
+
+
+def _draw_images(source: Source, config: Config, job: Job) -> tuple[Source, Config]:
+    """Return the source without training images that there is no time to decode.
+
+    With a budget, the clock decides that later.
+    """
+    count, images = count_decodable(source, config), len(source.index)
+    is_open = not (config.train_images or config.budget) and config.residency != "stream"
+    if is_open and count < images:
+        config = config.model_copy(update={"train_images": max(1, count - count_held_out(source))})
+        job.reporter.warn(
+            f"--effort {config.effort} has time for about {count:,} of {images:,} images, drawn at "
+            "random; the others are left out and listed in problems.csv"
+        )
+    return take_drawn(source, config.train_images, config.seed), config
 
 
 def _find_network(config: Config) -> str:
@@ -118,24 +135,24 @@ def settle_network(
 
 def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     """Choose the networks of `--model auto`, and the size of the images that they share."""
-    device, seconds = job.device.value, job.deadline.seconds
+    device = job.device.value
     recorded = job.decisions.recall(CANDIDATES, TypeAdapter(_Candidates))
     if recorded:  # fewer images may have been decoded since it was made
         candidates = recorded.candidates
         size = Choice((recorded.height, recorded.width), "as recorded")
     else:
-        candidates = choose_candidates(source, config, device, seconds)
+        candidates = choose_candidates(source, config, device)
         size = choose_shared_size(
             source, config, [candidate.image_size for candidate in candidates]
         )
         streamed = _choose_streaming(source, config, size.value, job)
         if streamed.residency != config.residency:
             config = streamed
-            candidates = choose_candidates(source, config, device, seconds)
+            candidates = choose_candidates(source, config, device)
     record = _Candidates(candidates, *size.value)
     job.decisions.decide(CANDIDATES, lambda: asdict(record), TypeAdapter(_Candidates))
     basis = ["the number and size of the images", "the kind of device"]
-    basis += ["the budget"] if job.deadline.is_set else []
+    basis.append("the budget" if config.budget else f"--effort {config.effort}")
     names = [candidate.name for candidate in candidates]
     model = Choice(joined(names), f"chosen by {joined(basis)}")
     job.reporter.choice("model", model, is_detail=False)
@@ -155,20 +172,20 @@ def _lay_out_network(
     candidate: Candidate | None = None,
 ) -> Layout:
     """Choose the settings and the input size of one network; a candidate has its size already."""
-    device, seconds = job.device.value, job.deadline.seconds
+    device = job.device.value
     choices: dict[str, Choice[Any]] = {"model": model}
-    is_open = config.starts_from_weights and "freeze" not in config.model_fields_set
-    if is_open and job.deadline.is_set:
-        freezing = choose_freezing(source, config, device, seconds)
+    is_open = not {"freeze", "epochs"} & config.model_fields_set
+    if config.starts_from_weights and is_open:
+        freezing = choose_freezing(source, config, device)
         job.reporter.choice("freeze", freezing)
         choices["freeze"] = freezing
         config = config.model_copy(update={"freeze": freezing.value})
     config, rate, fine_tuning = settle_network(config, job)
     is_size_planned = candidate is not None or job.deadline.is_set
     if candidate:
-        size = Choice(candidate.image_size, explain_candidate_size(job))
+        size = Choice(candidate.image_size, explain_candidate_size(config))
     else:
-        size = choose_input_size(source, config, device, seconds)
+        size = choose_input_size(source, config, device)
         candidate = Candidate(_shorten(config.model), {}, 1.0, size.value)
     job.reporter.choice("image_size", size)
     if is_size_planned:  # the same settings without the budget would lead to another size
@@ -179,9 +196,9 @@ def _lay_out_network(
     return Layout(source, config, size.value, choices, fine_tuning, (candidate,))
 
 
-def explain_candidate_size(job: Job) -> str:
+def explain_candidate_size(config: Config) -> str:
     """Return the reason for the input size of one of several networks."""
-    return "by the size of the images" + " and the budget" * job.deadline.is_set
+    return "by the size of the images and the " + ("budget" if config.budget else "effort")
 
 
 def _choose_streaming(source: Source, config: Config, size: Size, job: Job) -> Config:

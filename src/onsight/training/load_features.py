@@ -33,6 +33,8 @@ _REFIT_TIME = 1.5  # estimated time of a fit on all images, as a multiple of the
 class FeatureLoader:
     """Loads features of a run's images from the cache, or computes them as far as time allows.
 
+    A head is fitted on at most as many images as the config says.
+
     Attributes:
         work: What it took to compute the network's features, in all trainings of the run.
     """
@@ -41,7 +43,7 @@ class FeatureLoader:
         self, config: Config, data: TrainingData, net: nn.Module, job: Job, shared: SharedFeatures
     ) -> None:
         self.data, self.job, self.shared = data, job, shared
-        self.model = config.model
+        self.model, self.most_images = config.model, config.head_images
         self.classifier = Classifier(net, data.normalization, config.precision, data.device)
         self.time_share = 1.0 if config.freeze else HEAD_SHARE  # of what is left
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
@@ -57,9 +59,11 @@ class FeatureLoader:
 
         Args:
             name: The name of the decision on record.
-            seconds: The estimated time; nan if there is no deadline.
+            seconds: The estimated time, infinite for never; nan if there is no deadline.
         """
-        return self.job.decisions.decide(name, lambda: not seconds > self.left_seconds(), ANSWER)
+        left_seconds = self.left_seconds()
+        is_affordable = not (seconds > left_seconds or seconds == math.inf)
+        return self.job.decisions.decide(name, lambda: is_affordable, ANSWER)
 
     def load(
         self, name: str, split: int, views: list[str], share_of_time: float
@@ -74,11 +78,14 @@ class FeatureLoader:
         """
         dataset = self.data.dataset
         ids = dataset.ids(split)
+        if split == TRAIN and self.most_images:  # by digest, so the first are drawn at random
+            views = views if len(views) * len(ids) <= self.most_images else views[:1]
+            ids = ids[: self.most_images]
         labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
         essential_seconds = self.time_share * self.job.deadline.essential_seconds
         loaded: list[Tensor] = []
         for view in views:
-            is_essential = not loaded and len(ids) <= FEW_IMAGES
+            is_essential = len(ids) <= FEW_IMAGES
             left_seconds = self.left_seconds() + (essential_seconds if is_essential else 0.0)
             deadline = time.monotonic() + share_of_time * left_seconds
             if self.shared.are_all_needed and not loaded:

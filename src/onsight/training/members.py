@@ -5,9 +5,10 @@ folder of its own. What it leaves there is not computed again when the run is re
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from torch import nn
 
@@ -22,8 +23,10 @@ from onsight.config import (
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, VALIDATION
-from onsight.errors import BudgetTooSmall, Interrupted, NonFiniteLoss
-from onsight.evaluation.predictions import HeldOutLogits, held_out_logits
+from onsight.errors import BudgetTooSmall, Interrupted, NonFiniteLoss, NothingAdded
+from onsight.evaluation.blending import choose_weights
+from onsight.evaluation.predictions import HeldOutLogits, held_out_logits, take_common
+from onsight.evaluation.temperature import choose_temperature
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.hardware.memory import reset_peak_device_memory
 from onsight.models.build import build_classifier
@@ -31,10 +34,11 @@ from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
 from onsight.report.console import PartReporter
 from onsight.tensorfile import read_tensors, write_tensors
+from onsight.text import joined
 from onsight.training.checkpoint import other_checkpoint
 from onsight.training.decisions import ANSWER
 from onsight.training.evaluate import Evaluation
-from onsight.training.fit import Shared, Trained, fit
+from onsight.training.fit import Shared, Trained, accept, fit
 from onsight.training.folds import cross_validate
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
@@ -55,6 +59,8 @@ _MIN_SECONDS = 2.0  # for a member: in less, nothing useful is trained
 _MAX_HEAD_FRACTION = 0.8
 # Held-out images; if a network is right on all of so many, others have nothing to add.
 _ENOUGH_IMAGES = 200
+_MIN_JUDGED = 30  # images, to tell whether a network adds something to others
+_NEW = ""  # the name of the network that is being trained, which no member can have
 
 
 @dataclass(frozen=True)
@@ -94,14 +100,20 @@ class Member:
         """The logits of images that it, or the network of a fold, has not learned from."""
         return held_out_logits(self.folds.per_image) if self.folds else self.trained.held_out
 
+    @property
+    def calibrated(self) -> HeldOutLogits:
+        """These logits, divided by the temperature."""
+        rows = self.held_out
+        return replace(rows, logits=rows.logits / self.classifier.temperature)
+
 
 def train_members(
     opened: OpenedData, module: nn.Module | None, shared: Shared, job: RunJob
 ) -> Iterator[Member]:
     """Train the candidates in their order; yield each as soon as it is trained.
 
-    A candidate that fails, or that there is no time for, is left out if there is another, as are
-    those after one that is always right.
+    A candidate that fails, that there is no time for, or that adds nothing to those before it, is
+    left out if there is another, as are those after one that is always right.
 
     Args:
         opened: The images, and the candidates to train.
@@ -114,7 +126,8 @@ def train_members(
         Interrupted: After a signal, with a checkpoint written.
     """
     candidates = opened.layout.candidates
-    count = 0
+    members: list[Member] = []
+    given = 0.0  # the sum of the shares so far
     perfect: Member | None = None
     for number, candidate in enumerate(candidates):
         if perfect:
@@ -124,36 +137,65 @@ def train_members(
                 "images that it did not learn from"
             )
             continue
-        fraction = candidate.share / sum(later.share for later in candidates[number:])
-        is_last_chance = count == 0 and number + 1 == len(candidates)
+        fraction = min(1.0, candidate.share / max(1e-9, 1.0 - given))
+        given += candidate.share
+        is_last_chance = not members and number + 1 == len(candidates)
         is_recorded = _name_decision(candidate) in job.decisions
         if not is_last_chance and not _has_time(candidate, fraction, job):
             reason = "the record leaves it out" if is_recorded else "there is no time left for it"
             job.reporter.warn(f"{candidate.name} is not trained: {reason}")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
-        is_optional = count > 0 or any(later.is_from_scratch for later in candidates[number + 1 :])
+        is_optional = bool(members) or any(
+            later.is_from_scratch for later in candidates[number + 1 :]
+        )
         member_job = replace(member_job, is_optional=is_optional)
+        judge = partial(_find_no_gain, tuple(members), opened.config)
         try:
-            member = _train_member(candidate, opened, module, shared, member_job)
-            if count and job.world.agree(not member.trained.progress.rows):
+            member = _train_member(
+                candidate, opened, module, replace(shared, judge=judge), member_job
+            )
+            if members and job.world.agree(not member.trained.progress.rows):
                 raise BudgetTooSmall("the budget ended before its first training step")
         except Interrupted as stop:
             raise stop.within(candidate.name) if len(candidates) > 1 else stop from None
-        except (BudgetTooSmall, NonFiniteLoss, RuntimeError) as error:
+        except (BudgetTooSmall, NonFiniteLoss, NothingAdded, RuntimeError) as error:
             is_fatal = isinstance(error, RuntimeError) and not is_out_of_memory(error)
             if is_last_chance or is_fatal or (is_out_of_memory(error) and job.world.size > 1):
                 raise
             job.decisions.record(_name_decision(candidate), False)
             job.reporter.warn(f"{candidate.name} is left out: {error}")
         else:
-            count += 1
+            members.append(member)
             job.deadline.reserve(f"evaluating {candidate.name}", _evaluation_seconds(member))
             yield member
             if job.world.agree(_is_always_right(member)):
                 perfect = member
             continue
         release_cached_memory(job.device.value)  # outside `except`, where the error holds memory
+
+
+def _find_no_gain(members: Sequence[Member], config: Config, rows: HeldOutLogits) -> str:
+    """Return why a network that is being trained adds nothing to the members before it.
+
+    Args:
+        members: Those that are trained already.
+        rows: What the network says of some images that it has not learned from.
+
+    Returns:
+        Empty if on the images that all have, the best blend includes it.
+    """
+    if not members or config.blend != "auto" or config.max_ms_per_image:
+        return ""
+    temperature = choose_temperature(rows.logits, rows.labels).value
+    own = replace(rows, logits=rows.logits / temperature)
+    held_out = take_common({_NEW: own, **{member.name: member.calibrated for member in members}})
+    labels = held_out[_NEW].labels
+    logs = {name: common.logits.log_softmax(dim=1) for name, common in held_out.items()}
+    if len(labels) < _MIN_JUDGED or _NEW in choose_weights(logs, labels):
+        return ""
+    names = joined([member.name for member in members])
+    return f"so far, it adds nothing to {names} on {len(labels):,} images held out from all"
 
 
 def _is_always_right(member: Member) -> bool:
@@ -230,6 +272,7 @@ def _train_member(
         if planned.dataset.folds.value > 1:
             release_evaluation(job.deadline)  # each training reserves its own
             folds = cross_validate(planned, shared, job)
+            shared = replace(shared, judge=accept)
             job.phases["folds"] = job.phases.get("folds", 0.0) + sum(
                 row["seconds"] for row in folds.folds
             )

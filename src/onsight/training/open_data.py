@@ -119,7 +119,7 @@ def select_candidate(
         **opened.choices,
         "model": Choice(config.model, f"one of {opened.choices['model'].value}"),
         "learning_rate": rate,
-        "image_size": Choice(candidate.image_size, explain_candidate_size(job)),
+        "image_size": Choice(candidate.image_size, explain_candidate_size(config)),
     }
     return replace(
         opened,
@@ -141,7 +141,7 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             job.threads.value,
             bar.advance,
             lambda pack: choose_max_folds(
-                pack, config, layout.candidates, job.device.value, job.deadline.seconds, module
+                pack, config, layout.candidates, job.device.value, module
             ),
             _choose_decoding_deadline(job),
         )

@@ -34,6 +34,7 @@ from onsight.tune.fit_epochs import (
     time_run,
     trial_seconds,
 )
+from onsight.tune.folds import expected_seconds
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
 from onsight.tune.planning import (
     UNLIMITED,
@@ -44,14 +45,12 @@ from onsight.tune.planning import (
 )
 from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
+from onsight.tune.work import LEAST_HEAD_FRACTION, nominal_seconds, training_seconds
 from onsight_explain.devices import has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
 _SURE_SECONDS = 2.0  # for each, before a budget is refused
-# Of the training images, for a head: fitted on fewer, it is hardly better than a network that is
-# trained from scratch in the same time, or worse (NOTEBOOK.md).
-_LEAST_HEAD_FRACTION = 1 / 3
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _OF_STEPS = ("learning_rate", "batch_size")
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
@@ -117,13 +116,15 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     opened, data, config = placed.opened, placed.data, placed.config
     torch.set_num_threads(job.threads.value)  # not those of the member before
     training = len(data.dataset.ids(TRAIN))
-    batch_size, epochs = usual_batch(config, training), choose_epochs(config, training)
+    batch_size = usual_batch(config, training)
     config = config.model_copy(update={"batch_size": batch_size.value})
+    epochs = Choice(1, "unknown")
     choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
     estimates = Estimates()
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
         is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
         if is_trained:
+            epochs = _choose_epochs(config, data, opened)
             config = config.model_copy(update={"epochs": epochs.value})
         if job.deadline.is_set:
             _require_seconds(0.0, config, job)
@@ -153,6 +154,20 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     return PlannedRun(config, plan, data, opened.key, found, estimates)
 
 
+def _choose_epochs(config: Config, data: TrainingData, opened: OpenedData) -> Choice[int]:
+    """Choose the number of epochs by what an epoch costs."""
+    dataset, (candidate,) = data.dataset, opened.layout.candidates
+    training, folds = len(dataset.ids(TRAIN)), dataset.folds.value
+    trainings = folds + 1 if folds > 1 else 1
+    if candidate.epochs:
+        return choose_epochs(config, candidate.epochs)
+    steps = math.ceil(training / config.batch_size)
+    net = data.new_network(config)
+    epoch_seconds = expected_seconds(net, dataset.input_shape, training, steps, data.device)
+    seconds = training_seconds(nominal_seconds(config, len(dataset.pack)))
+    return choose_epochs(config, int(seconds / trainings / epoch_seconds))
+
+
 def _expect_steps(config: Config, dataset: Dataset, estimates: Estimates, job: Job) -> int:
     """Return the steps of one training; with a budget, about as many as there is time for."""
     if not job.deadline.is_set:
@@ -169,7 +184,7 @@ def _plan_head(config: Config, data: TrainingData, job: Job) -> tuple[ComputePla
         config, default_options(config, data.device, job.threads.value), _NOTHING_TRAINED
     )
     if job.world.size == 1:
-        compute = choose_inference(config, data, compute, trial_seconds(job.deadline))
+        compute = choose_inference(config, data, compute)
     compute = _complete(compute, config, data, job)
     if not job.deadline.is_set:
         return compute, Estimates()
@@ -179,7 +194,7 @@ def _plan_head(config: Config, data: TrainingData, job: Job) -> tuple[ComputePla
     classifier = Classifier(net, data.normalization, config.precision, data.device)
     image_seconds = job.world.agree(SLOWER * time_inference(classifier, data))
     reserve_evaluation(job.deadline, config, data.dataset, image_seconds)
-    images = _LEAST_HEAD_FRACTION * len(data.dataset.ids(TRAIN)) if job.is_optional else 0.0
+    images = LEAST_HEAD_FRACTION * len(data.dataset.ids(TRAIN)) if job.is_optional else 0.0
     if job.world.agree(job.deadline.remaining()) <= images * image_seconds:  # only for a moment?
         again = job.world.agree(SLOWER * time_inference(classifier, data))
         image_seconds = min(image_seconds, again)

@@ -51,6 +51,7 @@ class Progress:
     best_accuracy: float = -1.0
     best_loss: float = 0.0
     best_blend: float = 1.0  # interpolation fraction: start of fine-tuning (0) to best epoch (1)
+    is_judged: bool = False  # whether it has been compared with the members before it
     rows: list[EpochRow] = field(default_factory=list)
 
     def add_step(self, images: int) -> None:

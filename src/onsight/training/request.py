@@ -97,6 +97,11 @@ def read_request(
     if resume and path:
         agree("brought back", partial(_bring_back, path, fields.get("checkpoints")))
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
+    if config.budget and "effort" in fields and not resume:
+        raise ConfigError(
+            f"--effort {config.effort} and --budget {config.budget} both say how long the run may "
+            "take: leave one out"
+        )
     if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
         check_unused(config.checkpoints)
     check_installed(config.loggers)

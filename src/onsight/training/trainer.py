@@ -10,8 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from onsight.data.loader import Batch, Loader
-from onsight.errors import ConfigError, Interrupted, NonFiniteLoss
-from onsight.evaluation.predictions import PredictionTable, evaluate_batches
+from onsight.errors import ConfigError, Interrupted, NonFiniteLoss, NothingAdded
+from onsight.evaluation.predictions import (
+    HeldOutLogits,
+    PredictionTable,
+    evaluate_batches,
+    held_out_logits,
+)
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.ranks.ddp import gather_per_image
@@ -31,6 +36,8 @@ from onsight.training.progress import (
     make_epoch_row,
 )
 from onsight.training.saving import Checkpoints
+
+_JUDGED_AT = 0.5  # of the schedule: the first validation from there on
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class Trainer:
         pacer: Decides how far to train and when to evaluate.
         checkpoints: Where training is saved.
         listener: Is told of every step and epoch.
+        judge: Is asked once, halfway, why training should end; empty to go on.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class Trainer:
         pacer: Pacer,
         checkpoints: Checkpoints,
         listener: Listener,
+        judge: Callable[[HeldOutLogits], str] = lambda rows: "",
     ) -> None:
         self.update = update
         self.classifier = classifier
@@ -72,6 +81,7 @@ class Trainer:
         self.pacer = pacer
         self.checkpoints = checkpoints
         self.listener = listener
+        self.judge = judge
         self.world = update.step.world
         self.progress = Progress()
         self.best_validation: PredictionTable | None = None  # not known again after a resume
@@ -250,6 +260,11 @@ class Trainer:
         self.listener.epoch_finished(row)
         self.checkpoints.save_epoch(self.classifier, row)
         self._keep_best(row, tables["validation"])
+        if images and not now.is_judged and now.schedule_fraction >= _JUDGED_AT:
+            now.is_judged = True
+            held_out = held_out_logits(tables["validation"])
+            if reason := self.world.broadcast("judge", lambda: self.judge(held_out)):
+                raise NothingAdded(reason)
 
     def _recalibrate_norms(self) -> None:
         """Recompute the statistics of batch norms while they lag behind the weights."""

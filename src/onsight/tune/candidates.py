@@ -1,13 +1,11 @@
-"""Chooses the networks that `--model auto` trains, their input sizes and shares of the time.
+"""Chooses the networks that `--model auto` trains, their input sizes and parts of the time.
 
-By a table (`tune/work.py`), in a fixed order: a head on a pretrained network, a small network from
-scratch, and the pretrained network fine-tuned from that head.
+By a table (`tune/work.py`): a head on a pretrained network, a small network from scratch, and the
+pretrained network fine-tuned from that head.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -18,13 +16,12 @@ from onsight.data.sources.source import Source
 from onsight.models.members import is_member_name
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
 from onsight.text import joined
-from onsight.tune.epochs import choose_epochs
+from onsight.tune.epochs import most_epochs
 from onsight.tune.input_size import Size, choose_scratch_size, find_fitting, list_pretrained_sizes
 from onsight.tune.work import (
     FEW_IMAGES,
-    HEAD_FIT_SECONDS,
+    LEAST_HEAD_FRACTION,
     MAX_HEAD_SHARE,
-    MIN_TUNED_EPOCHS,
     Work,
     describe_work,
 )
@@ -35,13 +32,18 @@ HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the ne
 # Of images with more pixels, or of few, a pretrained network knows so much more than one from
 # scratch that its head deserves most of a short time (NOTEBOOK.md).
 _LARGE_SIDE = 96
-_MAX_MINOR_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15  # of other images
+_MINOR_HEAD_SHARE = 0.25  # at most, of other images
 _MANY_IMAGES = 5_000  # with fewer large ones, Sprint had no weight in blends (NOTEBOOK.md)
-_TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
+_TUNED_SHARE, _MINOR_SCRATCH_SHARE = 0.4, 0.25  # the latter of few large images
+# On a slower machine or beside other work, features take longer. What a head leaves over goes to
+# the candidates after it.
+_HEAD_MARGIN = 1.5
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
-_MIN_SCRATCH_IMAGES = 200  # to train on; with fewer, a network from scratch learns too little
-_FIELDS = {"model", "freeze", "pretrained"}
-_UNLIMITED_SECONDS = 600.0  # for choosing pretrained networks and their inputs without a budget
+# To train on: with fewer, a network from scratch learns too little, and validation cannot tell
+# whether fine-tuning helps.
+_MIN_IMAGES = 200
+_FIELDS = {"model", "freeze", "pretrained", "head_images"}
+_Value = str | bool | int
 
 
 def _check_name(name: str) -> str:
@@ -50,7 +52,7 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _check_fields(fields: Mapping[str, str | bool]) -> Mapping[str, str | bool]:
+def _check_fields(fields: Mapping[str, _Value]) -> Mapping[str, _Value]:
     if not fields.keys() <= _FIELDS:
         raise ValueError(f"only {joined(sorted(_FIELDS))} differ between networks")
     if ":" in str(fields.get("model")):
@@ -65,14 +67,18 @@ class Candidate:
     Attributes:
         name: What it is called, such as head, sprint, compact or tuned.
         fields: Config fields that make it differ from the run's config.
-        share: Its part of the time for training; those of all candidates sum to 1.
+        share: Its part of the time for training; those of all candidates sum to at most 1.
         image_size: The (height, width) of its input.
+        epochs: How many there is time for; 0 if that is not known.
+        seconds: About how long it takes on two quiet cores; 0 if that is not known.
     """
 
     name: Annotated[str, AfterValidator(_check_name)]
-    fields: Annotated[Mapping[str, str | bool], AfterValidator(_check_fields)]
+    fields: Annotated[Mapping[str, _Value], AfterValidator(_check_fields)]
     share: Annotated[float, Field(gt=0, le=1)]
     image_size: Size
+    epochs: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    seconds: Annotated[float, Field(ge=0)] = 0.0
 
     @property
     def is_head(self) -> bool:
@@ -92,34 +98,40 @@ class Candidate:
 
 
 def choose_candidates(
-    source: Source, config: Config, device: torch.device, budget_seconds: float
+    source: Source, config: Config, device: torch.device
 ) -> tuple[Candidate, ...]:
-    """Choose what `--model auto` trains, in the order of training; what the user has set is kept.
-
-    Args:
-        budget_seconds: The whole budget; infinity for none.
-    """
-    work = describe_work(source, config, device, budget_seconds)
-    limited = replace(work, seconds=min(work.seconds, _UNLIMITED_SECONDS))
+    """Choose what `--model auto` trains, in this order; what the user has set is kept."""
+    work = describe_work(source, config, device)
     roles = _find_possible_roles(config, work)
-    epochs = _count_tuned_epochs(config, work)
-    sizes = _fit_pretrained_sizes(roles, config, limited, epochs)
-    shares = _share_time(roles, sizes, limited)
-    if {HEAD, SCRATCH} <= set(roles) and _is_scratch_hopeless(config, work, shares[SCRATCH]):
-        roles = [role for role in (HEAD, TUNED) if role == HEAD or role in sizes]
-        sizes = _fit_pretrained_sizes(roles, config, limited, epochs)
-        shares = _share_time(roles, sizes, limited)
-    candidates = []
-    for role, share in shares.items():
-        if role == SCRATCH:
-            name, size = _choose_from_scratch(config, work, share * work.seconds)
-            candidates.append(Candidate(name, {"model": name}, share, size))
-        else:
-            fields: dict[str, str | bool] = {"model": OFFLINE_MODEL, "freeze": role == HEAD}
-            if not config.weights:
-                fields["pretrained"] = True
-            candidates.append(Candidate(role, fields, share, sizes[role]))
-    return tuple(candidates)
+    head = _plan_head(config, work, roles) if HEAD in roles else None
+    left = 1.0 - head.share if head else 1.0
+    if head and work.side > _LARGE_SIDE and work.training < _MANY_IMAGES:
+        others = _plan_others_of_few_large(config, work, roles, head, left)
+    else:
+        tuned_share = _TUNED_SHARE * left if SCRATCH in roles else left
+        tuned = _plan_tuned(config, work, tuned_share, head) if TUNED in roles else None
+        scratch = None
+        if SCRATCH in roles:
+            scratch = _plan_scratch(config, work, left - tuned.share if tuned else left)
+        others = [scratch, tuned]
+    chosen = tuple(candidate for candidate in (head, *others) if candidate)
+    return (replace(chosen[0], share=1.0),) if len(chosen) == 1 else chosen
+
+
+def _plan_others_of_few_large(
+    config: Config, work: Work, roles: list[str], head: Candidate, left: float
+) -> list[Candidate | None]:
+    """Plan what adds to a head that knows far more about the images than they can teach.
+
+    Fine-tuning gets time first, and a network from scratch a quarter of all the time at most.
+    """
+    limit = min(left, _MINOR_SCRATCH_SHARE) if SCRATCH in roles else 0.0
+    tuned = _plan_tuned(config, work, left - limit, head) if TUNED in roles else None
+    scratch = _plan_scratch(config, work, limit) if limit else None
+    # A small network may be the only one that is fast enough for a limit on the time per image.
+    if scratch and scratch.name != "compact" and not config.max_ms_per_image:
+        scratch = None
+    return [tuned, scratch]
 
 
 def name_one_network(config: Config) -> Config:
@@ -142,76 +154,79 @@ def _find_possible_roles(config: Config, work: Work) -> list[str]:
     elif may_start_trained and is_fitted:
         if "freeze" not in asked:
             roles.append(HEAD)
-        if work.training >= _MIN_SCRATCH_IMAGES or config.max_ms_per_image:
+        is_enough = work.training >= _MIN_IMAGES
+        if is_enough or config.max_ms_per_image:
             roles.append(SCRATCH)
-        roles.append(TUNED)
+        if is_enough:
+            roles.append(TUNED)
     if config.residency == "stream":  # there are no decoded images that networks could share
         return roles[-1:] if is_required else [SCRATCH]
     return roles or [SCRATCH]
 
 
-def _count_tuned_epochs(config: Config, work: Work) -> int:
-    """Return how many epochs there must be time for: the fewest that a budget leaves, or all."""
-    if math.isfinite(work.seconds):
-        return MIN_TUNED_EPOCHS
-    return choose_epochs(config.model_copy(update={"pretrained": True}), work.training).value
+def _plan_head(config: Config, work: Work, roles: list[str]) -> Candidate | None:
+    """Plan a head on the largest input for which there is time.
 
-
-def _fit_pretrained_sizes(
-    roles: list[str], config: Config, work: Work, epochs: int
-) -> dict[str, Size]:
-    """Return the largest input of each pretrained role that fits into its share of the time.
-
-    A role without one is left out, unless nothing else would be left. Fine-tuning on images of less
-    than half the side would be worse than the head.
+    If there is time for a third of the images at least, it is fitted on these; with fewer, only if
+    no network from scratch can take its place.
     """
-    sizes = [config.size] if config.size else list_pretrained_sizes(work.side)
-    fitted: dict[str, Size] = {}
-    is_alone = len(roles) == 1
-    for role, seconds_at, share in (
-        (HEAD, work.head_seconds, MAX_HEAD_SHARE if is_alone else _limit_head_share(work)),
-        (TUNED, partial(work.tuned_seconds, epochs=epochs), 1.0 if is_alone else _TUNED_SHARE),
-    ):
-        if role not in roles:
-            continue
-        size = find_fitting(sizes, seconds_at, share * work.seconds)
-        if size is None and SCRATCH not in roles and role == roles[0]:
-            size = sizes[-1]
-        if size:
-            fitted[role] = size
-            sizes = [smaller for smaller in sizes if 2 * smaller[0] >= size[0]]
-    return fitted
+    limit = MAX_HEAD_SHARE if len(roles) == 1 or _is_head_essential(work) else _MINOR_HEAD_SHARE
+    seconds = limit * work.seconds
+    sizes = _list_sizes(config, work)
+    size = find_fitting(sizes, work.head_seconds, seconds) or sizes[-1]
+    fitted = work.count_fitted(size, seconds)
+    if fitted < LEAST_HEAD_FRACTION * work.shown:
+        if SCRATCH in roles:
+            return None
+        fitted = max(1, round(LEAST_HEAD_FRACTION * work.shown))
+    head_seconds = work.head_seconds(size, fitted)
+    share = min(limit, _HEAD_MARGIN * head_seconds / work.seconds)
+    fields = {"freeze": True, "head_images": fitted, **_name_pretrained(config)}
+    return Candidate(HEAD, fields, share, size, seconds=head_seconds)
 
 
-def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict[str, float]:
-    """Return the share of each role that has an input; from scratch gets what others leave."""
-    parts = {role: _TUNED_SHARE for role in roles if role == SCRATCH or role in sizes}
-    if HEAD in parts:
-        seconds = work.head_seconds(sizes[HEAD], work.views) + HEAD_FIT_SECONDS
-        seconds += work.hidden_seconds()
-        share = seconds / work.seconds
-        parts[HEAD] = min(_limit_head_share(work), max(_MIN_HEAD_SHARE, share))
-    if SCRATCH in parts:
-        others = sum(part for role, part in parts.items() if role != SCRATCH)
-        parts[SCRATCH] = max(_MIN_SCRATCH_SHARE, 1.0 - others)
-    whole = sum(parts.values())
-    return {role: part / whole for role, part in parts.items()}
+def _plan_tuned(
+    config: Config, work: Work, share: float, head: Candidate | None
+) -> Candidate | None:
+    """Plan to fine-tune on the largest input with time for the fewest epochs worth it, if any.
 
-
-def _is_scratch_hopeless(config: Config, work: Work, share: float) -> bool:
-    """Return whether a head is so much better that a network from scratch only takes its time.
-
-    Not if the time per image is limited: a small network may be the only one that is fast enough.
+    Images of less than half the side of the head's would be worse than the head.
     """
-    if config.max_ms_per_image:
-        return False
-    is_few_large = work.side > _LARGE_SIDE and work.training < _MANY_IMAGES
-    return is_few_large and _choose_from_scratch(config, work, share * work.seconds)[0] != "compact"
+    seconds = share * work.seconds
+    least_side = head.image_size[0] / 2 if head else 0
+    sizes = [size for size in _list_sizes(config, work) if size[0] >= least_side]
+    size = find_fitting(sizes, work.tuned_seconds, seconds)
+    if size is None:
+        if head:
+            return None
+        size = sizes[-1]
+    epochs = _count_epochs(work.tuned_seconds(size, 1), seconds, most_epochs(config, True))
+    fields = {"freeze": False, **_name_pretrained(config)}
+    return Candidate(TUNED, fields, share, size, epochs, work.tuned_seconds(size, epochs))
 
 
-def _limit_head_share(work: Work) -> float:
-    is_essential = work.side > _LARGE_SIDE or work.training <= FEW_IMAGES
-    return MAX_HEAD_SHARE if is_essential else _MAX_MINOR_HEAD_SHARE
+def _plan_scratch(config: Config, work: Work, share: float) -> Candidate:
+    seconds = share * work.seconds
+    name, size = _choose_from_scratch(config, work, seconds)
+    epochs = _count_epochs(work.scratch_seconds(name, size, 1), seconds, most_epochs(config, False))
+    expected_seconds = work.scratch_seconds(name, size, epochs)
+    return Candidate(name, {"model": name}, share, size, epochs, expected_seconds)
+
+
+def _count_epochs(epoch_seconds: float, seconds: float, most: int) -> int:
+    return max(1, min(most, int(seconds / epoch_seconds)))
+
+
+def _name_pretrained(config: Config) -> dict[str, _Value]:
+    return {"model": OFFLINE_MODEL, **({} if config.weights else {"pretrained": True})}
+
+
+def _list_sizes(config: Config, work: Work) -> list[Size]:
+    return [config.size] if config.size else list_pretrained_sizes(work.side)
+
+
+def _is_head_essential(work: Work) -> bool:
+    return work.side > _LARGE_SIDE or work.training <= FEW_IMAGES
 
 
 def _choose_from_scratch(config: Config, work: Work, seconds: float) -> tuple[str, Size]:

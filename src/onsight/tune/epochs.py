@@ -3,17 +3,26 @@
 from onsight.choice import Choice
 from onsight.config import Config
 
-_SCRATCH_IMAGES, _MIN_SCRATCH, _MAX_SCRATCH = 200_000, 10, 60  # images in all epochs; epochs
-_TUNED_IMAGES, _MIN_TUNED, _MAX_TUNED = 40_000, 8, 20
+_MOST_SCRATCH, _MOST_TUNED = 60, 20  # more hardly help
+_MOST_FOR_BEST = 2  # times as many
 
 
-def choose_epochs(config: Config, training: int) -> Choice[int]:
-    """Choose the number of epochs, by the number of training images unless the user has set it."""
+def most_epochs(config: Config, starts_from_weights: bool) -> int:
+    """Return the most epochs that are worth their time."""
+    most = _MOST_TUNED if starts_from_weights else _MOST_SCRATCH
+    return _MOST_FOR_BEST * most if config.effort == "best" else most
+
+
+def choose_epochs(config: Config, affordable: int) -> Choice[int]:
+    """Choose the number of epochs of one training unless the user has set it.
+
+    Args:
+        affordable: How many there is time for, by their nominal costs.
+    """
     if config.epochs != "auto":
         return Choice(config.epochs, "set by you")
-    if config.starts_from_weights:
-        images, least, most, start = _TUNED_IMAGES, _MIN_TUNED, _MAX_TUNED, "trained weights"
-    else:
-        images, least, most, start = _SCRATCH_IMAGES, _MIN_SCRATCH, _MAX_SCRATCH, "random weights"
-    epochs = min(most, max(least, round(images / max(1, training))))
-    return Choice(epochs, f"usual for {training:,} training images and {start}")
+    most = most_epochs(config, config.starts_from_weights)
+    if affordable >= most:
+        return Choice(most, "more would hardly help")
+    epochs = max(1, affordable)
+    return Choice(epochs, f"about as many as --effort {config.effort} has time for")

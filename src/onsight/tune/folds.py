@@ -1,4 +1,4 @@
-"""Chooses how many folds there is time for, by the budget or else by an estimate of the work."""
+"""Chooses how many folds there is time for, by an estimate of the work."""
 
 import copy
 import math
@@ -14,14 +14,13 @@ from onsight.data.pack import Pack
 from onsight.data.packing import NO_TIME
 from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
-from onsight.models.trial_forward import trial_forward
+from onsight.models.trial_forward import has_depthwise_layers, trial_forward
 from onsight.text import duration
 from onsight.tune.candidates import Candidate
-from onsight.tune.epochs import choose_epochs
-from onsight.tune.work import affordable_folds
-from onsight_explain.threads import usable_cores
+from onsight.tune.epochs import most_epochs
+from onsight.tune.work import affordable_folds, nominal_seconds, training_seconds
 
-_MAX_ADDED_SECONDS = 300.0  # more is only spent on folds if --folds asks for it
+_FEW_EPOCHS = 0.5  # of the most that are worth their time; folds do not take those
 
 
 def choose_max_folds(
@@ -29,51 +28,48 @@ def choose_max_folds(
     config: Config,
     candidates: Sequence[Candidate],
     device: torch.device,
-    budget_seconds: float,
     module: nn.Module | None = None,
 ) -> Choice[int]:
-    """Return how many folds there is time for, or 1 for none.
-
-    Args:
-        budget_seconds: The whole budget; infinity for none.
-    """
+    """Return how many folds there is time for, or 1 for none."""
     if any(problem.reason == NO_TIME for problem in pack.problems):
         return Choice(1, "there was no time to decode all images")
-    if not math.isinf(budget_seconds):
-        return Choice(affordable_folds(budget_seconds), "as many as the budget has time for")
-    networks = [(candidate.apply(config), candidate.image_size) for candidate in candidates]
-    trained = [(network, size) for network, size in networks if not network.freeze]
-    if not trained:
-        return Choice(USUAL_FOLDS, "features are computed once for all folds")
-    seconds = USUAL_FOLDS * sum(
-        _training_seconds(pack, network, size, device, module) for network, size in trained
-    )
-    if seconds > _MAX_ADDED_SECONDS:
-        reason = f"{USUAL_FOLDS} folds would take roughly {duration(seconds)} more (--folds)"
-        return Choice(1, reason, seconds)
-    return Choice(USUAL_FOLDS, "the usual number", seconds)
+    seconds = nominal_seconds(config, len(pack))
+    if config.budget:
+        return Choice(affordable_folds(seconds), "as many as the budget has time for")
+    network = candidates[0].apply(config)
+    if len(candidates) > 1 or candidates[0].epochs or network.freeze:
+        return Choice(affordable_folds(seconds), f"--effort {config.effort} has time for them")
+    epoch_seconds = _epoch_seconds(pack, network, candidates[0].image_size, device, module)
+    epochs = math.ceil(_FEW_EPOCHS * most_epochs(config, config.starts_from_weights))
+    if config.epochs != "auto":
+        epochs = config.epochs
+    added_seconds = USUAL_FOLDS * epochs * epoch_seconds
+    if added_seconds + epochs * epoch_seconds > training_seconds(seconds):
+        reason = f"{USUAL_FOLDS} folds would take roughly {duration(added_seconds)} more (--folds)"
+        return Choice(1, reason, added_seconds)
+    return Choice(USUAL_FOLDS, "the usual number", added_seconds)
 
 
-def _training_seconds(
+def _epoch_seconds(
     pack: Pack,
     config: Config,
     size: tuple[int, int],
     device: torch.device,
     module: nn.Module | None,
 ) -> float:
-    """Estimate how many seconds one training takes, with inputs of this (height, width)."""
+    """Estimate how many seconds an epoch of one training takes."""
     shape, count = (pack.format.channels, *size), len(pack)
     if module is None:
         net = make_model(config.model, shape, len(pack.index.classes))
     else:
         net = copy.deepcopy(module)
-    epochs = choose_epochs(config, count).value
-    steps = epochs * math.ceil(count / config.batch_size)
-    return expected_seconds(net.to(device), shape, epochs * count, steps, device)
+    steps = math.ceil(count / config.batch_size)
+    return expected_seconds(net.to(device), shape, count, steps, device)
 
 
-# Rough rates are enough to tell seconds from minutes, and unlike measured ones repeatable.
-_FLOPS_PER_CORE = 5e10
+# Rough rates are enough to tell seconds from minutes, and unlike measured ones repeatable. Those of
+# CPUs are of two cores, however many there are. Depthwise layers move more data than they compute.
+_FLOPS_PER_CPU, _FLOPS_PER_CPU_DEPTHWISE = 1e11, 3e10
 _FLOPS_PER_ACCELERATOR = 1e13
 _STEP_SECONDS = 1e-3
 
@@ -91,7 +87,9 @@ def expected_seconds(
         images: Images in all epochs together.
         steps: Steps in all epochs together.
     """
-    rate = _FLOPS_PER_CORE * usable_cores() if device.type == "cpu" else _FLOPS_PER_ACCELERATOR
+    rate = _FLOPS_PER_ACCELERATOR
+    if device.type == "cpu":
+        rate = _FLOPS_PER_CPU_DEPTHWISE if has_depthwise_layers(net) else _FLOPS_PER_CPU
     return 3 * forward_flops(net, shape, device) * images / rate + steps * _STEP_SECONDS
 
 

@@ -1,9 +1,5 @@
-"""Chooses the size of a network's input, by the size of the images and the time.
+"""Chooses the size of a network's input, by the size of the images and the time."""
 
-budget_seconds is the whole budget of a run, and infinite without one.
-"""
-
-import math
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -38,16 +34,14 @@ _NOTHING_NEW = "a larger one would be more than twice the side of the median ima
 _SCRATCH_NAMES = ("sprint", "compact")
 
 
-def choose_input_size(
-    source: Source, config: Config, device: torch.device, budget_seconds: float
-) -> Choice[Size]:
+def choose_input_size(source: Source, config: Config, device: torch.device) -> Choice[Size]:
     """Choose the input size of the network that the user has named."""
     preferred = preferred_size(config.model, config.weights, config.member)
     is_scalable = _find_scalable_side(config) is not None
-    is_small = config.model in _SCRATCH_NAMES and not preferred and math.isfinite(budget_seconds)
+    is_small = config.model in _SCRATCH_NAMES and not preferred
     if config.size or not (is_scalable or is_small):
         return choose_size(source, config.size, preferred)
-    work = describe_work(source, config, device, budget_seconds)
+    work = describe_work(source, config, device)
     if is_small:
         size = choose_scratch_size(work, config.model, work.seconds)
         is_own = size == work.own_size
@@ -61,11 +55,9 @@ def choose_input_size(
     return Choice(size, "the size the model was made for" if size == preferred else _NOTHING_NEW)
 
 
-def choose_freezing(
-    source: Source, config: Config, device: torch.device, budget_seconds: float
-) -> Choice[bool]:
+def choose_freezing(source: Source, config: Config, device: torch.device) -> Choice[bool]:
     """Choose whether to keep a pretrained network as it is, because fine-tuning takes too long."""
-    work = describe_work(source, config, device, budget_seconds)
+    work = describe_work(source, config, device)
     preferred = preferred_size(config.model, config.weights, config.member)
     sizes = [config.size] if config.size else _list_sizes(config, work)
     size = sizes[-1] if sizes else choose_size(source, None, preferred).value

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.config import Config, step_time_fields
@@ -26,8 +25,7 @@ from onsight.features.feature_pass import compute_features
 from onsight.hardware.devices import describe_device
 from onsight.models.classifier import Classifier
 from onsight.report.console import Reporter
-from onsight.step.timing import Timing, measure_seconds
-from onsight.text import joined, plural
+from onsight.step.timing import Timing
 from onsight.tune.batch_size import MIN_BATCH_SIZE
 from onsight.tune.compute import (
     ComputeOptions,
@@ -38,12 +36,13 @@ from onsight.tune.compute import (
     open_stages,
 )
 from onsight.tune.folds import expected_seconds
-from onsight.tune.plan import ComputePlan, choose_threads
+from onsight.tune.plan import ComputePlan, choose_threads, has_native_bf16
 from onsight.tune.probe import NEGLIGIBLE, Measured, Probe
 from onsight.tune.training_data import TrainingData
 from onsight_explain.devices import is_out_of_memory
 from onsight_explain.threads import is_busy, thread_variables_set_by_user, usable_cores
 
+_BY_RULE = "by rule, so that every run computes the same; --plan fresh measures what is fastest"
 _MIN_RUN_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
 _MIN_GRAPHED_STEPS = 100  # recording a graph takes as long as a few dozen steps made one by one
 _MEASURING_SHARE = 0.05  # of the run's time
@@ -99,7 +98,8 @@ def choose_compute(
 ) -> ComputePlan:
     """Choose precision, memory format, threads, compiling and parts of a batch.
 
-    This takes a few seconds at most, unless steps are slow.
+    They are measured if there is a budget or --plan fresh asks for it, which takes a few seconds.
+    Otherwise no clock decides: all but what an earlier --plan fresh has kept follows from a rule.
 
     Args:
         left_seconds: The time for training, if there is a budget.
@@ -110,25 +110,22 @@ def choose_compute(
     if config.plan == "default" or not stages:
         reason = "nothing is left open" if config.plan != "default" else "set by you"
         return unmeasured_plan(config, default, f"not measured: {reason}")
+    path = _cache_path(config, data, seconds)
+    if config.plan == "auto" and not config.budget:
+        cached = read_cached_json(path, _parse_plan) if path else None
+        if cached:
+            reporter.detail(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
+            return _measured_plan(config, cached, "kept from an earlier run")
+        return _plan_by_rule(config, data, default, _BY_RULE)
     if seconds < _MIN_RUN_SECONDS:
         reason = "not measured: the run is too short to gain from it"
-        plan = unmeasured_plan(config, default, reason)
-        if _count_steps(config, data) < _MIN_GRAPHED_STEPS or not may_graph(config, data.device):
-            return plan
-        # Launching kernels one by one may make such a run several times as long as was estimated.
-        reason += "; launching a graph takes less time than launching its kernels"
-        return replace(plan, cuda_graph=Choice("on", reason))
+        return _plan_by_rule(config, data, default, reason)
     max_seconds = max(_MIN_MEASURING_SECONDS, _MEASURING_SHARE * seconds)
     max_seconds = min(_MAX_MEASURING_SECONDS, max_seconds)
     images = budget.choose_images(config.batch_size, max_seconds)
     if not images:
         reason = f"it would take more than the {budget.seconds:.1f} s there are for it"
         return unmeasured_plan(config, default, f"not measured: {reason}")
-    path = _cache_path(config, data, seconds)
-    cached = read_cached_json(path, _parse_plan) if path and config.plan == "auto" else None
-    if cached:
-        reporter.detail(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
-        return _measured_plan(config, cached, "kept from an earlier run")
     begun = time.perf_counter()
     probe = Probe(config, data, budget.seconds, images)
     measured = _measure(probe, stages, default, max_seconds)
@@ -140,6 +137,17 @@ def choose_compute(
         if error:
             reporter.warn(f"the plan could not be kept for the next run: {error}")
     return _measured_plan(config, measured, f"measured in {took:.1f} s")
+
+
+def _plan_by_rule(
+    config: Config, data: TrainingData, options: ComputeOptions, reason: str
+) -> ComputePlan:
+    plan = unmeasured_plan(config, options, reason)
+    if _count_steps(config, data) < _MIN_GRAPHED_STEPS or not may_graph(config, data.device):
+        return plan
+    # Launching kernels one by one may make a run several times as long as was estimated.
+    reason += "; launching a graph takes less time than launching its kernels"
+    return replace(plan, cuda_graph=Choice("on", reason))
 
 
 def _training_seconds(config: Config, data: TrainingData) -> float:
@@ -262,58 +270,29 @@ def _parse_plan(facts: Any) -> Measured | None:
     return plan if plan.chosen in plan.seconds else None
 
 
-_WITHOUT_BF16 = ("AVX2", "NO AVX")  # x86-64; emulated, it was 20 times as slow as fp32
-_TIMED_IMAGES = 4  # more would take minutes where bf16 is emulated
-_REPETITIONS = 3
-_MIN_SPEEDUP = 1.2  # less is not worth the rounding
+_COMPARED_IMAGES = 4
 _MIN_COSINE = 0.99  # between an image's features in both precisions
 
 
-def choose_inference(
-    config: Config, data: TrainingData, plan: ComputePlan, max_seconds: float
-) -> ComputePlan:
-    """Return the plan with the precision and threads that are fastest for a frozen backbone.
+def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> ComputePlan:
+    """Return the plan with bf16 for a frozen backbone, if this CPU has it and the features agree.
 
-    They are measured on four images, each choice for about a third of `max_seconds`, and a second
-    at most. One thread is often faster than two on a busy machine.
+    No clock decides, because features decide which head is fitted.
     """
-    if config.plan == "default" or data.device.type != "cpu":
+    if config.plan == "default" or data.device.type != "cpu" or config.precision != "auto":
         return plan
+    if not has_native_bf16():
+        return replace(plan, precision=Choice("fp32", "this processor would only emulate bf16"))
     net = data.new_network(config)
-    batch = next(iter(data.images.batches([data.dataset.ids(TRAIN)[:_TIMED_IMAGES]], None)))
-    fp32, bf16 = (
-        Classifier(net, data.normalization, precision, data.device)
+    batch = next(iter(data.images.batches([data.dataset.ids(TRAIN)[:_COMPARED_IMAGES]], None)))
+    exact, rounded = (
+        compute_features(Classifier(net, data.normalization, precision, data.device), [batch])
         for precision in ("fp32", "bf16")
     )
-    max_threads = plan.threads.value
-    counts = [max_threads] if config.threads or max_threads == 1 else [max_threads, 1]
-    each_seconds = min(1.0, max_seconds / 3)
-    seconds = {count: _time_forward(fp32, batch.images, count, each_seconds) for count in counts}
-    threads = min(counts, key=lambda count: seconds[count])
-    if len(counts) > 1:
-        rates = {count: _TIMED_IMAGES / seconds[count] for count in counts}
-        texts = [f"{plural(n, 'thread')} {rate:,.0f} images/s" for n, rate in rates.items()]
-        plan = replace(plan, threads=Choice(threads, joined(texts), figure=rates[threads]))
-    if config.precision != "auto":
-        return plan
-    if torch.backends.cpu.get_cpu_capability() in _WITHOUT_BF16:
-        return replace(plan, precision=Choice("fp32", "this processor would only emulate bf16"))
-    exact, rounded = (compute_features(classifier, [batch]) for classifier in (fp32, bf16))
     cosine = float(F.cosine_similarity(exact, rounded).min())
-    speedup = seconds[threads] / _time_forward(bf16, batch.images, threads, each_seconds)
     reason = (
-        f"bf16 is {speedup:.2f} times as fast, and the cosine similarity of its features to those "
-        f"of fp32 is at least {cosine:.4f} (n = {_TIMED_IMAGES} images)"
+        "this processor computes bf16, and the cosine similarity of its features to those of fp32 "
+        f"is at least {cosine:.4f} (n = {len(batch.ids)} images)"
     )
-    precision = "bf16" if speedup > _MIN_SPEEDUP and cosine > _MIN_COSINE else "fp32"
-    return replace(plan, precision=Choice(precision, reason, figure=speedup))
-
-
-def _time_forward(
-    classifier: Classifier, images: Tensor, threads: int, max_seconds: float
-) -> float:
-    """Return the seconds of the fastest of up to four forward passes."""
-    times = [measure_seconds(lambda: classifier(images), threads, classifier.device)]
-    while len(times) <= _REPETITIONS and sum(times) < max_seconds:
-        times.append(measure_seconds(lambda: classifier(images), threads, classifier.device))
-    return min(times)
+    precision = "bf16" if cosine > _MIN_COSINE else "fp32"
+    return replace(plan, precision=Choice(precision, reason, figure=cosine))

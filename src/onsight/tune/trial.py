@@ -14,7 +14,6 @@ from onsight.step.build import make_update
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.step import StepListener
 from onsight.step.timing import measure_seconds
-from onsight.tune.epochs import choose_epochs
 from onsight.tune.training_data import TrainingData
 
 
@@ -31,8 +30,9 @@ class Trial:
     def __init__(self, config: Config, data: TrainingData) -> None:
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
-        epochs = choose_epochs(config, len(self.ids)).value
-        self.config = config = config.model_copy(update={"epochs": epochs})
+        if config.epochs == "auto":  # any number: the schedule takes no time
+            config = config.model_copy(update={"epochs": 1})
+        self.config = config
         self.update = make_update(
             config,
             data.new_network(config),

@@ -1,9 +1,7 @@
 """What has to be computed for a dataset, and roughly how long it takes, by a table.
 
-Which networks are trained, at which image size and for how many folds depends on these nominal
-costs, never on a clock: the same command makes the same choice on a busy machine.
-
-budget_seconds is the whole budget of a run, and infinite without one.
+Which networks are trained, on how many images, at which size, for how many epochs and folds depends
+on these nominal costs, never on a clock: the same command makes the same choices on a busy machine.
 """
 
 import math
@@ -18,20 +16,27 @@ from onsight.data import split
 from onsight.data.index import TEST, VALIDATION
 from onsight.data.sizes import find_common_size
 from onsight.data.sources.source import Source, count_held_out
+from onsight.deadline import read_budget
 from onsight.models.compact import stem_stride
+from onsight.tune.plan import has_native_bf16
 
 UNIT_SIDE = 64  # pixels a side, of the images that the table is about
 MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
-HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
-# For a head's hidden layer, which is fitted twice; only as a small part of the time, because it
-# gains 3 to 4 points on some images, and nothing on others.
-_HIDDEN_SECONDS, _MAX_HIDDEN_FRACTION = 12.0, 0.05
 # Of the time, for a head's features: on a slower machine, images would be left out, which costs
 # more than a smaller input (NOTEBOOK.md).
 MAX_HEAD_SHARE = 0.7
+HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
+_HEAD_FIT_IMAGE_SECONDS = 6e-6  # more, for each image, view and class
+# Of the training images, for a head: fitted on fewer, it is hardly better than a network that is
+# trained from scratch in the same time, or worse (NOTEBOOK.md).
+LEAST_HEAD_FRACTION = 1 / 3
 # Of up to this many training images, a pretrained network's head deserves most of a short time; of
 # more, another network learns more from all of them than the head from more of them (NOTEBOOK.md).
 FEW_IMAGES = 2_000
+
+# Seconds that a run takes on two quiet cores, everything included.
+_EFFORT_SECONDS = {"quick": 30.0, "normal": 180.0, "best": 1200.0}
+_MANY_IMAGES, _MANY_SECONDS = 50_000, 240.0  # of `normal`, for more images
 
 
 class Costs(NamedTuple):
@@ -44,14 +49,18 @@ class Costs(NamedTuple):
     compact: float  # training step of Compact
 
 
-# Rough values for two cores and for a small GPU: a factor of two changes few choices.
-_CPU_COSTS = Costs(fixed_forward=600, forward=900, fine_tuning=6_000, sprint=250, compact=550)
+# Rough values for two cores and for a small GPU: a factor of two changes few choices. Two cores
+# that compute in bf16 take a third of the time for a forward pass, and as long for training, which
+# stays in fp32.
+_CPU_COSTS = Costs(fixed_forward=600, forward=1350, fine_tuning=6_500, sprint=250, compact=550)
+_BF16_CPU_COSTS = _CPU_COSTS._replace(fixed_forward=700, forward=450)
 _ACCELERATOR_COSTS = Costs(fixed_forward=0, forward=30, fine_tuning=120, sprint=8, compact=15)
 
 # Nominal microseconds to decode an image of any size, and for every 64x64 pixels, with two cores.
 _FIXED_DECODING, _DECODING = 300.0, 50.0
-_OTHER_SECONDS = 10.0  # of a budget, for starting, planning and closing
-_MAX_OTHER_FRACTION = 0.5  # of a budget
+_MAX_DECODING_FRACTION = 0.35  # of all the time; with more images, only some are decoded
+_OTHER_SECONDS = 10.0  # for starting, planning and closing
+_MAX_OTHER_FRACTION = 0.5  # of all the time
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
 
 
@@ -63,23 +72,43 @@ class Work:
     training: int  # how many of them are trained on
     trainings: int  # how many networks are trained: one for each fold, and the final one
     views: int  # how many views of an image a head is fitted on
+    classes: int
     # (height, width) of all sampled images if they are small and of one size.
     own_size: tuple[int, int] | None
     side: int  # of a square with as many pixels as the median image
-    seconds: float  # for training; infinite without a budget
+    seconds: float  # for training
     costs: Costs  # nominal costs on this kind of device
 
-    def head_seconds(self, size: tuple[int, int], views: int = 1) -> float:
-        """Return the time to compute the features of all images, and to fit the heads of folds."""
-        images = views * self.images
+    @property
+    def shown(self) -> int:
+        """How many images a head is fitted on; all, if each fold leaves out others."""
+        return self.images if self.trainings > 1 else self.training
+
+    def head_seconds(self, size: tuple[int, int], fitted: int | None = None) -> float:
+        """Return the time to compute the features of all images, and to fit heads.
+
+        Args:
+            size: (height, width) of the input.
+            fitted: How many images and mirror images heads are fitted on; default: all images, in
+                one view. The others are only evaluated.
+        """
+        fitted = self.shown if fitted is None else fitted
+        images = fitted + self.images - self.shown
         features = _seconds(images, self.costs.forward, math.prod(size))
         features += images * self.costs.fixed_forward / 1e6
-        return features + (self.trainings - 1) * HEAD_FIT_SECONDS
+        return features + self.trainings * self._fit_seconds(fitted)
 
-    def hidden_seconds(self) -> float:
-        """Return the time to fit a head's hidden layer; 0 if that would be much of all time."""
-        is_small = self.seconds * _MAX_HIDDEN_FRACTION >= _HIDDEN_SECONDS
-        return _HIDDEN_SECONDS if is_small else 0.0
+    def count_fitted(self, size: tuple[int, int], seconds: float) -> int:
+        """Count the images and mirror images whose features, and heads fitted on them, fit in."""
+        fixed = self.head_seconds(size, 0)
+        each = (self.head_seconds(size, self.shown) - fixed) / self.shown
+        count = max(0, int((seconds - fixed) / each))
+        # Mirror images only come into play if every image has one.
+        whole = self.views * self.shown
+        return whole if count >= whole else min(count, self.shown)
+
+    def _fit_seconds(self, fitted: int) -> float:
+        return HEAD_FIT_SECONDS + fitted * self.classes * _HEAD_FIT_IMAGE_SECONDS
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
         """Return the time to fine-tune the pretrained network, in all trainings together."""
@@ -94,9 +123,7 @@ class Work:
         return _seconds(images, cost, math.prod(size) / stride**2)
 
 
-def describe_work(
-    source: Source, config: Config, device: torch.device, budget_seconds: float
-) -> Work:
+def describe_work(source: Source, config: Config, device: torch.device) -> Work:
     """Describe what has to be computed on a kind of device, with the splits that there will be."""
     splits, held_out = source.index.splits, count_held_out(source)
     free = len(splits) - held_out
@@ -105,41 +132,62 @@ def describe_work(
     given_validation, given_test = (int((splits == part).sum()) for part in (VALIDATION, TEST))
     validation = 0 if given_validation else round(config.validation_fraction * free)
     test = 0 if given_test else round(config.test_fraction * free)
-    folds = 1 if given_test else expect_folds(source, config, test, budget_seconds)
+    whole_seconds = nominal_seconds(config, free + held_out)
+    folds = 1 if given_test else expect_folds(source, config, test, whole_seconds)
     return Work(
         images=free + held_out,
         training=max(1, free - validation - (test if folds == 1 else 0)),
         trainings=folds + 1 if folds > 1 else 1,
         views=2 if config.flip else 1,
+        classes=len(source.index.classes),
         own_size=find_common_size(source),
         side=measure_side(source),
-        seconds=training_seconds(budget_seconds, _decoding_seconds(source)),
-        costs=_CPU_COSTS if device.type == "cpu" else _ACCELERATOR_COSTS,
+        seconds=training_seconds(whole_seconds, decoding_seconds(source)),
+        costs=_choose_costs(device),
     )
 
 
-def training_seconds(budget_seconds: float, decoding_seconds: float = 0.0) -> float:
-    """Return about how much of a budget is left for training."""
-    if math.isinf(budget_seconds):
-        return math.inf
+def _choose_costs(device: torch.device) -> Costs:
+    if device.type != "cpu":
+        return _ACCELERATOR_COSTS
+    return _BF16_CPU_COSTS if has_native_bf16() else _CPU_COSTS
+
+
+def nominal_seconds(config: Config, images: int) -> float:
+    """Return how long a run on so many images may take: its budget, or that of its effort."""
+    if config.budget:
+        return read_budget(config.budget)
+    if config.effort == "normal" and images > _MANY_IMAGES:
+        return _MANY_SECONDS
+    return _EFFORT_SECONDS[config.effort]
+
+
+def training_seconds(seconds: float, decoding_seconds: float = 0.0) -> float:
+    """Return about how much of a run's time is left for training."""
     other_seconds = _OTHER_SECONDS + decoding_seconds
-    return budget_seconds - min(other_seconds, _MAX_OTHER_FRACTION * budget_seconds)
+    return seconds - min(other_seconds, _MAX_OTHER_FRACTION * seconds)
 
 
-def affordable_folds(budget_seconds: float) -> int:
-    """Return how many folds a budget has time for, at least 1."""
-    if math.isinf(budget_seconds):
-        return split.USUAL_FOLDS
-    trainings = int(training_seconds(budget_seconds) / _MIN_TRAINING_SECONDS)
+def affordable_folds(seconds: float) -> int:
+    """Return how many folds a run has time for, at least 1."""
+    trainings = int(training_seconds(seconds) / _MIN_TRAINING_SECONDS)
     return max(1, trainings - 1)  # one training is that of the kept model
 
 
-def expect_folds(source: Source, config: Config, test: int, budget_seconds: float) -> int:
+def count_decodable(source: Source, config: Config) -> int:
+    """Count the images that a run without a budget has time to decode."""
+    each = decoding_seconds(source) / max(1, len(source.index))
+    limit = _MAX_DECODING_FRACTION * nominal_seconds(config, len(source.index))
+    return int(limit / each) if each else len(source.index)
+
+
+def expect_folds(source: Source, config: Config, test: int, seconds: float) -> int:
     """Return how many folds there will be if no test set is given, as far as is known.
 
     Args:
         source: The images, before copies among them are known.
         test: How many images a test set would have.
+        seconds: The time of the whole run.
     """
     if config.folds != "auto":
         return int(config.folds)
@@ -147,7 +195,7 @@ def expect_folds(source: Source, config: Config, test: int, budget_seconds: floa
     if source.times is not None or is_enough:
         return 1
     fewest = int(np.bincount(source.index.labels).min())
-    return max(1, min(split.USUAL_FOLDS, fewest, affordable_folds(budget_seconds)))
+    return max(1, min(split.USUAL_FOLDS, fewest, affordable_folds(seconds)))
 
 
 def measure_side(source: Source, fraction: float = 0.5) -> int:
@@ -160,7 +208,8 @@ def measure_side(source: Source, fraction: float = 0.5) -> int:
     return round(float(np.quantile(sides, fraction))) if sides else UNIT_SIDE
 
 
-def _decoding_seconds(source: Source) -> float:
+def decoding_seconds(source: Source) -> float:
+    """Return the time to decode all images."""
     if not source.is_encoded:
         return 0.0
     images = len(source.index)
