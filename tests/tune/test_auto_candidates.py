@@ -1,7 +1,6 @@
 """What `--model auto` trains, by hand from the table of nominal costs."""
 
 import io
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from PIL import Image
 from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, UNSPLIT, Index, TextColumn
 from onsight.data.sources.source import Source
-from onsight.tune import candidates
+from onsight.tune import candidates, work
 from onsight.tune.candidates import choose_candidates
 from onsight.tune.input_size import (
     choose_freezing,
@@ -24,14 +23,15 @@ from onsight.tune.input_size import (
 )
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-NO_BUDGET = math.inf
+NORMAL = {"effort": "normal"}
 LITE0 = "tf_efficientnet_lite0"
 
 
 @pytest.fixture(autouse=True)
 def with_weights(monkeypatch):
-    """Undoes the fixture of all tests that hides the installed weights."""
+    """Undoes the fixture of all tests that hides the installed weights; CPUs compute in bf16."""
     monkeypatch.setattr(candidates, "offline_models", lambda: [LITE0])
+    monkeypatch.setattr(work, "has_native_bf16", lambda: True)
 
 
 def make_source(images, test, shape, classes, is_encoded=False):
@@ -61,6 +61,11 @@ MANY_PHOTOS = (50_000, 0, (375, 500, 3), 100)
 CLIP_ART = (1_980, 239, (373, 373, 3), 10, True)
 
 
+def limit(time):
+    """The field that limits the time of a run: a budget in seconds, or an effort."""
+    return {"effort": time} if isinstance(time, str) else {"budget": f"{time}s"}
+
+
 def summarise(chosen):
     """The names and sides, such as head 128, sprint 64."""
     return ", ".join(f"{candidate.name} {candidate.image_size[0]}" for candidate in chosen)
@@ -72,43 +77,43 @@ def summarise(chosen):
         (CLOTHES, CPU, 30, "sprint 28"),
         (CLOTHES, CPU, 60, "sprint 28"),  # features at 64x64 take 105 of the 50 s for training
         (CLOTHES, CPU, 300, "head 64, sprint 28"),
-        (CLOTHES, CPU, NO_BUDGET, "head 64, compact 28"),
+        (CLOTHES, CPU, "normal", "head 64, compact 28"),
         (CLOTHES, CUDA, 60, "head 64, compact 28"),
         (ICONS, CPU, 30, "sprint 64"),  # features at 64x64 take 11 of the 20 s for training
         (ICONS, CPU, 60, "head 96, sprint 64"),
         (ICONS, CPU, 300, "head 128, compact 64"),  # at most twice the images' side
-        (ICONS, CPU, NO_BUDGET, "head 128, compact 64"),  # pretrained ones as with ten minutes
+        (ICONS, CPU, "normal", "head 128, compact 64"),  # pretrained ones as with ten minutes
         (ICONS, CUDA, 60, "head 128, compact 64, tuned 128"),
         (FEW_PHOTOS, CPU, 30, "head 160"),
         (FEW_PHOTOS, CPU, 60, "head 224"),
         (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
-        (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
+        (FEW_PHOTOS, CPU, "normal", "head 224, compact 128"),
         (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse
         (FEW_PHOTOS, CUDA, 60, "head 224, compact 128, tuned 128"),
         (CLIP_ART[:-1], CPU, 30, "head 160"),
         (CLIP_ART, CPU, 30, "head 128"),  # 4.4 s to decode
         (DIGITS, CPU, 30, "head 64, sprint 8"),  # the fits of five folds fit in
         (DIGITS, CPU, 60, "head 64, compact 8"),
-        (DIGITS, CPU, NO_BUDGET, "head 64, compact 8"),
+        (DIGITS, CPU, "normal", "head 64, compact 8"),
         (FEW_CLOTHES, CPU, 30, "head 64, sprint 28"),
         (FEW_CLOTHES, CPU, 60, "head 64, compact 28"),
-        (FEW_CLOTHES, CPU, NO_BUDGET, "head 64, compact 28"),  # 20 epochs of six trainings
+        (FEW_CLOTHES, CPU, "normal", "head 64, compact 28"),  # 20 epochs of six trainings
         (MANY_PHOTOS, CPU, 60, "sprint 64"),
         (MANY_PHOTOS, CPU, 300, "head 96, sprint 64"),
-        (MANY_PHOTOS, CPU, NO_BUDGET, "head 160, compact 128"),
-        (MANY_PHOTOS, CUDA, NO_BUDGET, "head 224, compact 128, tuned 160"),
+        (MANY_PHOTOS, CPU, "normal", "head 160, compact 128"),
+        (MANY_PHOTOS, CUDA, "normal", "head 224, compact 128, tuned 160"),
     ],
 )
 def test_the_table_decides(images, device, budget, expected, monkeypatch):
     monkeypatch.setattr("onsight.data.split.ENOUGH_TEST_IMAGES", 200)  # as in use
-    source, config = make_source(*images), make_config({})
+    source, config = make_source(*images), make_config(limit(budget))
 
     def refuse():
         raise AssertionError("the choice must not depend on the clock")
 
     for clock in ("time", "monotonic", "perf_counter", "process_time"):
         monkeypatch.setattr(time, clock, refuse)
-    chosen = choose_candidates(source, config, device, budget)
+    chosen = choose_candidates(source, config, device)
     assert summarise(chosen) == expected
     assert sum(candidate.share for candidate in chosen) == pytest.approx(1)
     assert all(candidate.share >= 0.15 for candidate in chosen)
@@ -142,7 +147,7 @@ def test_shares_follow_nominal_times():
 )
 def test_settings_of_the_user_are_kept(fields, expected):
     config = make_config(fields)
-    chosen = choose_candidates(make_source(*ICONS), config, CUDA, NO_BUDGET)
+    chosen = choose_candidates(make_source(*ICONS), config, CUDA, NORMAL)
     assert summarise(chosen) == expected
     for candidate in chosen:
         settled = candidate.apply(config)
@@ -171,7 +176,7 @@ def test_a_size_set_by_the_user_does_not_replace_the_head_by_a_worse_network():
 def test_candidates_differ_in_where_they_start():
     head, scratch, tuned = (
         one.apply(make_config({"epochs": 3}))
-        for one in choose_candidates(make_source(*ICONS), make_config({}), CUDA, NO_BUDGET)
+        for one in choose_candidates(make_source(*ICONS), make_config({}), CUDA, NORMAL)
     )
     assert (head.model, head.pretrained, head.freeze) == (LITE0, True, True)
     assert (scratch.model, scratch.pretrained, scratch.freeze) == ("compact", False, False)
@@ -230,15 +235,15 @@ def test_few_images_are_larger_than_shared_ones(large_every, expected):
     [
         (FEW_PHOTOS, {"model": "sprint"}, 60, 128),
         (MANY_PHOTOS, {"model": "sprint"}, 60, 64),
-        (FEW_PHOTOS, {"model": "sprint"}, NO_BUDGET, 64),
+        (FEW_PHOTOS, {"model": "sprint"}, "normal", 64),
         (ICONS, {"model": "sprint"}, 300, 64),
         (FEW_PHOTOS, {"model": "lenet"}, 60, 32),
-        (FEW_PHOTOS, {"model": LITE0, "pretrained": True}, NO_BUDGET, 224),
-        (ICONS, {"model": LITE0, "pretrained": True}, NO_BUDGET, 128),
+        (FEW_PHOTOS, {"model": LITE0, "pretrained": True}, "normal", 224),
+        (ICONS, {"model": LITE0, "pretrained": True}, "normal", 128),
         (ICONS, {"model": LITE0, "pretrained": True, "freeze": True}, 20, 64),
         (CLIP_ART, {"model": LITE0, "pretrained": True, "freeze": True}, 30, 128),  # as in auto
-        (DIGITS, {"model": "resnet18", "pretrained": True}, NO_BUDGET, 96),
-        (DIGITS, {"model": "vit_tiny_patch16_224", "pretrained": True}, NO_BUDGET, 224),
+        (DIGITS, {"model": "resnet18", "pretrained": True}, "normal", 96),
+        (DIGITS, {"model": "vit_tiny_patch16_224", "pretrained": True}, "normal", 224),
         (ICONS, {"model": LITE0, "pretrained": True, "image_size": "80"}, 60, 80),
     ],
 )

@@ -32,7 +32,8 @@ HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the ne
 # Of images with more pixels, or of few, a pretrained network knows so much more than one from
 # scratch that its head deserves most of a short time (NOTEBOOK.md).
 _LARGE_SIDE = 96
-_MINOR_HEAD_SHARE = 0.25  # at most, of other images
+# At most, of other images: of up to so many, and of more, which teach another network more.
+_MINOR_HEAD_SHARE, _SOME_IMAGES, _LEAST_HEAD_SHARE = 0.4, 10_000, 0.25
 _MANY_IMAGES = 5_000  # with fewer large ones, Sprint had no weight in blends (NOTEBOOK.md)
 _TUNED_SHARE, _MINOR_SCRATCH_SHARE = 0.4, 0.25  # the latter of few large images
 # On a slower machine or beside other work, features take longer. What a head leaves over goes to
@@ -109,7 +110,7 @@ def choose_candidates(
         others = _plan_others_of_few_large(config, work, roles, head, left)
     else:
         tuned_share = _TUNED_SHARE * left if SCRATCH in roles else left
-        tuned = _plan_tuned(config, work, tuned_share, head) if TUNED in roles else None
+        tuned = _plan_tuned(config, work, tuned_share, head, roles) if TUNED in roles else None
         scratch = None
         if SCRATCH in roles:
             scratch = _plan_scratch(config, work, left - tuned.share if tuned else left)
@@ -126,7 +127,7 @@ def _plan_others_of_few_large(
     Fine-tuning gets time first, and a network from scratch a quarter of all the time at most.
     """
     limit = min(left, _MINOR_SCRATCH_SHARE) if SCRATCH in roles else 0.0
-    tuned = _plan_tuned(config, work, left - limit, head) if TUNED in roles else None
+    tuned = _plan_tuned(config, work, left - limit, head, roles) if TUNED in roles else None
     scratch = _plan_scratch(config, work, limit) if limit else None
     # A small network may be the only one that is fast enough for a limit on the time per image.
     if scratch and scratch.name != "compact" and not config.max_ms_per_image:
@@ -170,7 +171,7 @@ def _plan_head(config: Config, work: Work, roles: list[str]) -> Candidate | None
     If there is time for a third of the images at least, it is fitted on these; with fewer, only if
     no network from scratch can take its place.
     """
-    limit = MAX_HEAD_SHARE if len(roles) == 1 or _is_head_essential(work) else _MINOR_HEAD_SHARE
+    limit = MAX_HEAD_SHARE if len(roles) == 1 else _limit_head_share(work)
     seconds = limit * work.seconds
     sizes = _list_sizes(config, work)
     size = find_fitting(sizes, work.head_seconds, seconds) or sizes[-1]
@@ -186,7 +187,7 @@ def _plan_head(config: Config, work: Work, roles: list[str]) -> Candidate | None
 
 
 def _plan_tuned(
-    config: Config, work: Work, share: float, head: Candidate | None
+    config: Config, work: Work, share: float, head: Candidate | None, roles: list[str]
 ) -> Candidate | None:
     """Plan to fine-tune on the largest input with time for the fewest epochs worth it, if any.
 
@@ -197,7 +198,7 @@ def _plan_tuned(
     sizes = [size for size in _list_sizes(config, work) if size[0] >= least_side]
     size = find_fitting(sizes, work.tuned_seconds, seconds)
     if size is None:
-        if head:
+        if len(roles) > 1:
             return None
         size = sizes[-1]
     epochs = _count_epochs(work.tuned_seconds(size, 1), seconds, most_epochs(config, True))
@@ -225,8 +226,10 @@ def _list_sizes(config: Config, work: Work) -> list[Size]:
     return [config.size] if config.size else list_pretrained_sizes(work.side)
 
 
-def _is_head_essential(work: Work) -> bool:
-    return work.side > _LARGE_SIDE or work.training <= FEW_IMAGES
+def _limit_head_share(work: Work) -> float:
+    if work.side > _LARGE_SIDE or work.training <= FEW_IMAGES:
+        return MAX_HEAD_SHARE
+    return _MINOR_HEAD_SHARE if work.training <= _SOME_IMAGES else _LEAST_HEAD_SHARE
 
 
 def _choose_from_scratch(config: Config, work: Work, seconds: float) -> tuple[str, Size]:
