@@ -8,6 +8,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before 
 import pytest
 import torch
 from forks import ForkServer
+from portable import THREADS
 
 from onsight_explain import paired_timing
 from onsight_explain.ceilings import Ceilings
@@ -15,7 +16,15 @@ from onsight_explain.diagnosis import explain
 from onsight_explain.on_simulated_gpu import explain as on_simulated_gpu
 from onsight_explain.process import processes
 
-torch.set_num_threads(1)
+torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def threads_in_force():
+    """Fail a test before which, or after which, torch computes with another number of threads."""
+    assert torch.get_num_threads() == THREADS
+    yield
+    assert torch.get_num_threads() == THREADS
 
 
 @pytest.fixture(autouse=True)
