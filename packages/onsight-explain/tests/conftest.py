@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 
@@ -39,6 +40,19 @@ def idle_machine(monkeypatch):
     """What else the machine does decides nothing in the tests."""
     monkeypatch.setattr(paired_timing, "is_busy", lambda: False)
     monkeypatch.setattr(explain, "is_busy", lambda: False)
+
+
+@pytest.fixture
+def long_sleeps(monkeypatch):
+    """By the clock, sleeps take 1,000 times as long: beside them, the speed of a machine is nothing."""
+    clock, sleep, slept = time.perf_counter, time.sleep, [0.0]
+
+    def sleep_long(seconds):
+        sleep(seconds)
+        slept[0] += 999 * seconds
+
+    monkeypatch.setattr(time, "sleep", sleep_long)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + slept[0])
 
 
 @pytest.fixture(scope="session")
