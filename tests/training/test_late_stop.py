@@ -25,6 +25,7 @@ def received(number):
         signal.signal(number, former)
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_a_stop_while_the_last_checkpoint_is_written(bars, tmp_path, monkeypatch, trained):
     real = CheckpointWriter.wait
 

@@ -108,6 +108,7 @@ def test_a_run_leaves_all_its_files(trained):
     assert not list(trained.path.rglob("*.tmp"))
 
 
+@pytest.mark.needs_learned("the test is that it learns")
 def test_it_learns_and_its_numbers_agree_with_each_other(trained):
     results = trained.results
     assert trained.accuracy == results["accuracy"] >= 0.9
@@ -149,6 +150,7 @@ def test_two_runs_give_the_same_bits(bars, tmp_path, fields):
     assert_equal_weights(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_the_seed_alone_changes_the_weights(bars, tmp_path, trained):
     onsight.train(bars, out=tmp_path / "again", **FAST)
     assert_equal_weights(trained.path, tmp_path / "again")
@@ -157,6 +159,7 @@ def test_the_seed_alone_changes_the_weights(bars, tmp_path, trained):
     assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_names_folders_and_container_do_not_matter(bars, tmp_path, trained):
     renamed = tmp_path / "renamed"
     for number, path in enumerate(sorted(bars.rglob("*.png"), reverse=True)):
@@ -579,6 +582,7 @@ def test_every_file_is_used_or_listed(bars, tmp_path):
         onsight.train(bars, out=tmp_path / "strict", strict=True, **FAST)
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, trained, monkeypatch):
     import errno
 
