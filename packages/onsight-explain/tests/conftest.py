@@ -44,7 +44,7 @@ def idle_machine(monkeypatch):
 
 @pytest.fixture
 def long_sleeps(monkeypatch):
-    """Let sleeps take 1,000 times as long by the clock, so that the machine's speed hardly counts."""
+    """Let sleeps take 1,000 times as long by the clock: the speed of the machine hardly counts."""
     clock, sleep, slept = time.perf_counter, time.sleep, [0.0]
 
     def sleep_long(seconds):
