@@ -5,7 +5,8 @@ PACKAGES := onsight-lint onsight-explain
 OURS := --editable . $(PACKAGES:%=--editable packages/%)
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
-.PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
+.PHONY: demo test test-portable test-portable-one setup lint types imports unit soak soak-tests soak-parallel \
+	soak-alone reliability api-fuzz \
 	browser docs docs-check format lock wheels pre-commit-mirror sbom audit release-check try-wheels notebooks screenshots \
 	gpu-check gpu-check-short clean bench bench-full bench-gpu bench-smoke compare compare-full
 
@@ -48,6 +49,14 @@ imports: setup
 unit: setup
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations 20
 
+test-portable: setup  ## the tests that compute, with other kernels, threads and weights: about an hour
+	$(BIN)/python scripts/test_portable.py
+
+COMMIT ?= $(shell git rev-parse HEAD)
+
+test-portable-one: setup  ## a share of them in one of these ways, chosen by the hash of COMMIT
+	$(BIN)/python scripts/test_portable.py --one $(COMMIT)
+
 # These measure seconds or memory, or start processes on both cores: one at a time.
 SOAK_ALONE := $(addprefix soak/test_,bomb_files.py lost_machine.py lost_ranks.py rank_count.py \
 	ray.py ray_client.py serve.py sweep_on_ray.py)
@@ -58,7 +67,7 @@ compare: setup  ## what the working tree does against the baseline commit: some 
 compare-full: setup  ## the same with every scenario
 	$(BIN)/python scripts/compare.py --full
 
-soak: soak-tests reliability soak-parallel soak-alone api-fuzz  ## every long proof, about an hour; -k goes on after a failure
+soak: soak-tests test-portable reliability soak-parallel soak-alone api-fuzz  ## every long proof, about two hours; -k goes on after a failure
 
 soak-tests: setup  ## the long proofs among the tests
 	$(BIN)/pytest -m soak -n 2 --dist worksteal --timeout 3600 -rP

@@ -87,19 +87,34 @@ def webp() -> bytes:
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
+@pytest.fixture(scope="module")
+def gibibyte_seconds() -> float:
+    """Return how long this processor takes to inflate a gibibyte, as a bomb would make it do."""
+    packed = zeros(2**30)
+    begun = time.process_time()
+    unpacker, size = zlib.decompressobj(), 0
+    while not unpacker.eof:
+        size += len(unpacker.decompress(packed, 2**20))
+        packed = unpacker.unconsumed_tail
+    assert size == 2**30
+    return time.process_time() - begun
+
+
 @pytest.mark.parametrize("make", [giant_png, giant_jpeg, scans, run_length_bmp, webp])
-def test_a_bomb_is_refused_at_once(make: Callable[[], bytes]) -> None:
+def test_a_bomb_is_refused_at_once(make: Callable[[], bytes], gibibyte_seconds: float) -> None:
     data = make()
     begun = time.process_time()
     with pytest.raises(ImageError):
         decode(data)
-    assert time.process_time() - begun < 0.05
+    assert time.process_time() - begun < gibibyte_seconds / 10
 
 
 @pytest.mark.parametrize("make", [text_png, many_frames])
-def test_data_besides_the_first_frame_costs_little(make: Callable[[], bytes]) -> None:
+def test_data_besides_the_first_frame_costs_little(
+    make: Callable[[], bytes], gibibyte_seconds: float
+) -> None:
     data = make()
     begun = time.process_time()
     with suppress(ImageError):
         assert decode(data).max() == 0
-    assert time.process_time() - begun < 1
+    assert time.process_time() - begun < gibibyte_seconds

@@ -16,6 +16,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from planted_blend import plant_blend
+from portable import THREADS, WEIGHTS
 
 import onsight
 from bars import make_bars
@@ -31,7 +32,22 @@ from onsight.tune import candidates, folds
 
 TESTS = Path(__file__).parent
 
-torch.set_num_threads(1)  # tiny networks gain nothing from two, and lose on a busy machine
+torch.set_num_threads(THREADS)  # one: tiny networks lose with two on a busy machine
+
+
+@pytest.fixture(autouse=True)
+def threads_in_force():
+    """Fail a test before which, or after which, torch computes with another number of threads."""
+    assert torch.get_num_threads() == THREADS
+    yield
+    assert torch.get_num_threads() == THREADS
+
+
+def pytest_generate_tests(metafunc):
+    """Give the tests marked `needs_learned` learned weights, whatever ONSIGHT_TEST_WEIGHTS says."""
+    if WEIGHTS == "random" and metafunc.definition.get_closest_marker("needs_learned"):
+        for run in {"trained", "backbone"} & set(metafunc.fixturenames):
+            metafunc.parametrize(run, ["trained"], indirect=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -230,10 +246,17 @@ def train_once(build_once) -> Callable[..., onsight.Run]:
     return train_once
 
 
+def train_small(train_once, request, name, data, **settings):
+    """Train once with or without learning, as ONSIGHT_TEST_WEIGHTS or the test's marker asks."""
+    if getattr(request, "param", WEIGHTS) == "random":
+        name, settings = f"{name}-random", settings | {"learning_rate": 1e-30}
+    return train_once(name, data, batch_size=16, threads=THREADS, **settings)
+
+
 @pytest.fixture(scope="session")
-def trained(shared_bars, train_once) -> onsight.Run:
+def trained(request, shared_bars, train_once) -> onsight.Run:
     """A run of three epochs on the bars; do not modify its folder."""
-    return train_once("trained", shared_bars, epochs=3, batch_size=16, threads=1)
+    return train_small(train_once, request, "trained", shared_bars, epochs=3)
 
 
 @pytest.fixture(scope="session")
@@ -244,11 +267,11 @@ def blended(trained, build_once) -> Path:
         run = shutil.copytree(trained.path, folder / "run")
         save_model(run / "model.safetensors", plant_blend(load_model_file(trained.path)))
 
-    return build_once("blended", blend) / "run"
+    return build_once(f"blended-{trained.path.parent.name}", blend) / "run"
 
 
 @pytest.fixture(scope="session")
-def backbone(shared_bars, train_once) -> onsight.Run:
+def backbone(request, shared_bars, train_once) -> onsight.Run:
     """A run of a network from timm, trained long enough to have learned something."""
-    settings = {"model": "test_resnet", "image_size": 16, "threads": 1, "precision": "fp32"}
-    return train_once("backbone", shared_bars, epochs=2, batch_size=16, **settings)
+    settings = {"model": "test_resnet", "image_size": 16, "precision": "fp32", "epochs": 2}
+    return train_small(train_once, request, "backbone", shared_bars, **settings)

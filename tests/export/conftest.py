@@ -19,4 +19,4 @@ def onnx_file(trained, build_once):
         program = as_program(build_classifier(file, torch.device("cpu")), file.format)
         write_onnx(program, model_facts(file), folder / "model.onnx")
 
-    return build_once("onnx", export) / "model.onnx"
+    return build_once(f"onnx-{trained.path.parent.name}", export) / "model.onnx"

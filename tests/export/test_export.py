@@ -271,13 +271,17 @@ def test_what_cannot_be_exported_is_said_before_any_work(trained, tmp_path, monk
 
 
 def test_a_model_in_less_precision_is_exported_in_fp32(trained, shared_bars, tmp_path):
-    prepared = load_model_file(trained.path).preprocessing
-    less = prepared.model_copy(update={"precision": "bf16"})
-    model = changed_file(trained, tmp_path / "m.safetensors", preprocessing=less)
+    file = load_model_file(trained.path)
+    # Both logits are biases. 1 + 2 ** -8 is halfway between two bf16 numbers and rounded to 1.
+    head = {"head.weight": torch.zeros(2, file.weights["head.weight"].shape[1])}
+    head |= {"head.bias": torch.tensor([1 + 2**-8, 0])}
+    less = file.preprocessing.model_copy(update={"precision": "bf16"})
+    changes = {"preprocessing": less, "weights": file.weights | head, "temperature": 1.0}
+    model = changed_file(trained, tmp_path / "m.safetensors", **changes)
     found = in_torch(model, on=str(shared_bars))
     assert found.facts["image"]["precision"] == "fp32"
-    assert found.proof.largest_difference <= 1e-5
-    own = found.facts["own_precision"]
+    assert found.proof.largest_difference <= 1e-6
+    own, (exact, rounded) = found.facts["own_precision"], torch.tensor([1 + 2**-8, 1]).sigmoid()
     assert own["precision"] == "bf16"
-    assert 1e-5 < own["largest_difference"] < 0.1
+    assert own["largest_difference"] == pytest.approx(float(exact - rounded), abs=1e-6)
     assert any("`onsight predict` on the model computes in bf16" in line for line in found.lines())

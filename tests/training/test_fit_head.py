@@ -125,7 +125,7 @@ def test_fine_tuning_begins_with_a_fitted_head(bars, tmp_path, weights):
 
 def test_fine_tuning_never_ends_worse_than_its_head(bars, tmp_path, weights):
     fields = {"weights": str(weights), "epochs": 2, "batch_size": 16, "test_fraction": 0, **QUICK}
-    ruined = onsight.train(bars, out=tmp_path / "ruined", learning_rate=30.0, **fields)
+    ruined = onsight.train(bars, out=tmp_path / "ruined", learning_rate=3.0, **fields)
     head, *epochs = rows_of(ruined)
     assert all(row["validation_accuracy"] <= head["validation_accuracy"] for row in epochs)
     assert ruined.results["best_epoch"] == 0

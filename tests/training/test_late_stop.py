@@ -4,6 +4,7 @@ import signal
 from contextlib import contextmanager
 
 import pytest
+from portable import THREADS
 
 import onsight
 from onsight.errors import Interrupted
@@ -24,6 +25,7 @@ def received(number):
         signal.signal(number, former)
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_a_stop_while_the_last_checkpoint_is_written(bars, tmp_path, monkeypatch, trained):
     real = CheckpointWriter.wait
 
@@ -31,7 +33,7 @@ def test_a_stop_while_the_last_checkpoint_is_written(bars, tmp_path, monkeypatch
         request_stop(signal.SIGHUP)
         real(self)
 
-    fields = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
+    fields = {"epochs": 3, "batch_size": 16, "threads": THREADS, "reporter": SilentReporter()}
     with monkeypatch.context() as patch, received(signal.SIGHUP) as passed_on:
         patch.setattr(CheckpointWriter, "wait", asked)
         with pytest.raises(Interrupted, match="after the last epoch, before the results") as ended:

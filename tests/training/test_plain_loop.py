@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from portable import THREADS
 from torch import nn
 
 import onsight
@@ -82,7 +83,7 @@ def trained(cifar, tmp_path, monkeypatch):
     def train(**fields):
         monkeypatch.setattr(Step, "__call__", noted_step)
         monkeypatch.setattr(open_data, "open_dataset", noted_open)
-        fields |= {"recipe": "cifar10-lenet", "epochs": EPOCHS, "threads": 1, "device": "cpu"}
+        fields |= {"recipe": "cifar10-lenet", "epochs": EPOCHS, "threads": THREADS, "device": "cpu"}
         run = onsight.train(cifar, out=tmp_path / "run", reporter=SilentReporter(), **fields)
         return run, losses, opened[0]
 

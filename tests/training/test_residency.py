@@ -11,6 +11,7 @@ import pytest
 import torch
 from augmented import augment
 from PIL import Image
+from portable import THREADS
 
 import onsight
 from onsight.config import make_config
@@ -34,7 +35,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 FAST = {
     "epochs": 2,
     "batch_size": 16,
-    "threads": 1,
+    "threads": THREADS,
     "image_size": "24",
     "crop_area": 0.5,
     "learning_rate": 0.01,

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from portable import THREADS
 from torch import nn
 
 import onsight
@@ -35,7 +36,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import run as run_module
 from onsight.training.run_folder import claim_folder
 
-FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
+FAST = {"epochs": 3, "batch_size": 16, "threads": THREADS, "reporter": SilentReporter()}
 
 
 def weights_of(run_folder):
@@ -80,7 +81,7 @@ def test_the_share_of_waiting_is_one_from_the_first_step_on(bars, tmp_path, monk
 
 
 def test_a_resumed_run_does_not_call_its_own_choices_the_users(bars, tmp_path, capsys):
-    fields = {"epochs": 1, "batch_size": 16, "threads": 1, "verbose": True}
+    fields = {"epochs": 1, "batch_size": 16, "threads": THREADS, "verbose": True}
     onsight.train(bars, out=tmp_path / "run", **fields)
     first = capsys.readouterr().err
     assert "epochs: 1 (set by you)" in first
@@ -107,6 +108,7 @@ def test_a_run_leaves_all_its_files(trained):
     assert not list(trained.path.rglob("*.tmp"))
 
 
+@pytest.mark.needs_learned("the test is that it learns")
 def test_it_learns_and_its_numbers_agree_with_each_other(trained):
     results = trained.results
     assert trained.accuracy == results["accuracy"] >= 0.9
@@ -148,6 +150,7 @@ def test_two_runs_give_the_same_bits(bars, tmp_path, fields):
     assert_equal_weights(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_the_seed_alone_changes_the_weights(bars, tmp_path, trained):
     onsight.train(bars, out=tmp_path / "again", **FAST)
     assert_equal_weights(trained.path, tmp_path / "again")
@@ -156,6 +159,7 @@ def test_the_seed_alone_changes_the_weights(bars, tmp_path, trained):
     assert any(not torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_names_folders_and_container_do_not_matter(bars, tmp_path, trained):
     renamed = tmp_path / "renamed"
     for number, path in enumerate(sorted(bars.rglob("*.png"), reverse=True)):
@@ -244,7 +248,7 @@ def wait_for(path, process, seconds=60):
 
 @pytest.fixture(scope="module")
 def long_run(shared_bars, train_once):
-    return train_once("long", shared_bars, epochs=12, batch_size=16, threads=1)
+    return train_once("long", shared_bars, epochs=12, batch_size=16, threads=THREADS)
 
 
 OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -257,7 +261,7 @@ OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
     # In a process of its own, nothing keeps a run from folds and from trials of models.
-    plain = ["--model", "compact", "--folds", 1, "--threads", 1]
+    plain = ["--model", "compact", "--folds", 1, "--threads", THREADS]
     process = command("train", bars, "--epochs", 12, "--batch-size", 16, "--out", out, *plain)
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)
@@ -578,6 +582,7 @@ def test_every_file_is_used_or_listed(bars, tmp_path):
         onsight.train(bars, out=tmp_path / "strict", strict=True, **FAST)
 
 
+@pytest.mark.needs_learned("a run that learns is compared with it, bit for bit")
 def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, trained, monkeypatch):
     import errno
 

@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 
 import pytest
 import torch
 from forks import ForkServer
+from portable import THREADS
 
 from onsight_explain import paired_timing
 from onsight_explain.ceilings import Ceilings
@@ -15,7 +17,15 @@ from onsight_explain.diagnosis import explain
 from onsight_explain.on_simulated_gpu import explain as on_simulated_gpu
 from onsight_explain.process import processes
 
-torch.set_num_threads(1)
+torch.set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def threads_in_force():
+    """Fail a test before which, or after which, torch computes with another number of threads."""
+    assert torch.get_num_threads() == THREADS
+    yield
+    assert torch.get_num_threads() == THREADS
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +40,19 @@ def idle_machine(monkeypatch):
     """What else the machine does decides nothing in the tests."""
     monkeypatch.setattr(paired_timing, "is_busy", lambda: False)
     monkeypatch.setattr(explain, "is_busy", lambda: False)
+
+
+@pytest.fixture
+def long_sleeps(monkeypatch):
+    """Let sleeps take 1,000 times as long by the clock: the speed of the machine hardly counts."""
+    clock, sleep, slept = time.perf_counter, time.sleep, [0.0]
+
+    def sleep_long(seconds):
+        sleep(seconds)
+        slept[0] += 999 * seconds
+
+    monkeypatch.setattr(time, "sleep", sleep_long)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + slept[0])
 
 
 @pytest.fixture(scope="session")

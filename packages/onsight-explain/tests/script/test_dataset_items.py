@@ -44,10 +44,10 @@ class Shards(Numbers):
     pipeline = (First(),)
 
 
-def test_an_item_is_timed_on_a_copy():
+def test_an_item_is_timed_on_a_copy(long_sleeps):
     dataset = Numbers(seconds=0.002)
     item = examine_stream(dataset).item
-    assert item.seconds >= 0.002
+    assert item.seconds >= 2
     assert item.waiting_share > 0.5
     assert item.item_bytes == 3 * 2 * 2 * 4
     assert dataset.passes == 0

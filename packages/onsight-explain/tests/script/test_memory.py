@@ -1,6 +1,7 @@
 """Items and files kept in memory: the same values, made only once."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -88,11 +89,8 @@ def test_random_items_are_distinguished_from_fixed_ones(transform, is_random):
     assert facts.item_bytes == 4
 
 
-def test_the_shares_of_transforms_and_of_waiting_are_measured():
-    import time
-
-    # Long beside what a busy machine adds to each item.
-    asleep = examine_items(Counted(transform=lambda x: time.sleep(0.04) or x))
+def test_the_shares_of_transforms_and_of_waiting_are_measured(long_sleeps):
+    asleep = examine_items(Counted(transform=lambda x: time.sleep(0.004) or x))
     assert asleep.transform_share > 0.9
     assert asleep.waiting_share > 0.5
 
