@@ -2,11 +2,12 @@
 
 import os
 import sys
+from typing import Any
 
 _LOCAL = ("127.", "::1", "localhost")
 
 
-def _note(event, arguments):
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in ("socket.connect", "socket.sendto"):
         return
     address = arguments[1]
