@@ -5,8 +5,8 @@ PACKAGES := onsight-lint onsight-explain
 OURS := --editable . $(PACKAGES:%=--editable packages/%)
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
-.PHONY: demo test test-portable test-portable-one setup lint types imports unit soak soak-tests soak-parallel \
-	soak-alone reliability api-fuzz \
+.PHONY: demo test test-portable test-portable-one setup lint types imports unit soak soak-tests weather \
+	soak-parallel soak-alone reliability api-fuzz \
 	browser docs docs-check format lock wheels pre-commit-mirror sbom audit release-check try-wheels notebooks screenshots \
 	gpu-check gpu-check-short clean bench bench-full bench-gpu bench-smoke compare compare-full
 
@@ -67,10 +67,13 @@ compare: setup  ## what the working tree does against the baseline commit: some 
 compare-full: setup  ## the same with every scenario
 	$(BIN)/python scripts/compare.py --full
 
-soak: soak-tests test-portable reliability soak-parallel soak-alone api-fuzz  ## every long proof, about two hours; -k goes on after a failure
+soak: soak-tests test-portable reliability weather soak-parallel soak-alone api-fuzz  ## every long proof, about two hours; -k goes on after a failure
 
 soak-tests: setup  ## the long proofs among the tests
 	$(BIN)/pytest -m soak -n 2 --dist worksteal --timeout 3600 -rP
+
+weather: setup  ## 200 runs in random circumstances: other load, caches, commands, disks, kills
+	$(BIN)/python soak/weather.py --rounds 200
 
 soak-parallel: setup  ## planted bugs, 100,000 mutated images, Pillow's own
 	$(BIN)/pytest soak $(addprefix --ignore=,$(SOAK_ALONE)) -n 2 --timeout 3600 -rP

@@ -72,9 +72,7 @@ def near_duplicates_found_once():
     find, found = near._find, {}
 
     def find_once(pack, distinct, views, progress):
-        if views != [near.WHOLE]:  # that of training
-            return find(pack, distinct, views, progress)
-        key = pack.digests.tobytes(), repr(pack.format), distinct.tobytes()
+        key = pack.digests.tobytes(), repr(pack.format)
         if key not in found:
             found[key] = find(pack, distinct, views, progress)
         return found[key]

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import onsight
 from onsight.config import make_config
+from onsight.data import split_units
 from onsight.data.dataset import open_dataset
-from onsight.data.duplicates.comparison import NearDuplicate
-from onsight.data.duplicates.near import (
-    cache_near_duplicates,
-    find_near_duplicates,
-    read_cached_duplicates,
-)
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.find import find_source
 from onsight.data.split import assign_splits_by_time
 from onsight.errors import ConfigError, DataError
+from onsight.report.console import SilentReporter
 
 
 def noise(seed: int) -> Image.Image:
@@ -216,19 +213,56 @@ def divided(dataset) -> int:
     return sum(len(splits) > 1 for splits in found.values())
 
 
-def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
-    data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
-    apart = dataset_of(data, cache, test_fraction=0.3, folds="1")
+def test_near_duplicates_stay_together_in_few_images_or_if_asked(tmp_path, monkeypatch):
+    data, held_out = with_copies(tmp_path / "data"), {"test_fraction": 0.3, "folds": "1"}
+    usual = dataset_of(data, **held_out)
+    assert divided(usual) == 0
+    assert usual.units.near_duplicates == 40
+    assert "40 pairs of near-duplicates stay together" in usual.units.basis.reason
+    apart = dataset_of(data, split_near_duplicates="apart", **held_out)
     assert divided(apart) > 5
-    assert not apart.units.includes_near_duplicates
-    together = {"split_near_duplicates": "together", "test_fraction": 0.3, "folds": "1"}
-    assert divided(dataset_of(data, cache, **together)) == 0
+    assert apart.units.near_duplicates is None
 
-    source = find_source(str(data))
-    cache_near_duplicates(cache, source, apart.pack, find_near_duplicates(apart.pack))
-    known = dataset_of(data, cache, test_fraction=0.3, folds="1")
-    assert divided(known) == 0
-    assert "40 pairs of near-duplicates" in known.units.basis.reason
+    monkeypatch.setattr(split_units, "MAX_SEARCHED", 79)
+    many = dataset_of(data, **held_out)
+    assert many.splits.tolist() == apart.splits.tolist()
+    assert many.units.basis.reason == (
+        "identical images stay together; near-duplicates may not: searching more than 79 images "
+        "for them takes long (--split-near-duplicates)"
+    )
+    together = dataset_of(data, split_near_duplicates="together", **held_out)
+    assert together.splits.tolist() == usual.splits.tolist()
+    monkeypatch.setattr(split_units, "MAX_SEARCHED", 80)
+    assert dataset_of(data, **held_out).splits.tolist() == usual.splits.tolist()
+
+
+@pytest.mark.parametrize("limit", [10, 1000])
+def test_neither_the_cache_nor_a_check_decides_the_split(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(split_units, "MAX_SEARCHED", limit)
+    data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
+    fair = dataset_of(data, test_fraction=0.3, folds="1")
+    onsight.check(data, quick=True, cache_folder=str(cache), reporter=SilentReporter())
+    after = dataset_of(data, cache, test_fraction=0.3, folds="1")
+    assert after.splits.tolist() == fair.splits.tolist()
+
+
+def test_images_that_nearly_all_look_alike_are_not_one_part(tmp_path):
+    """The same scene again and again, with as little noise as a camera adds."""
+    folder, rng = tmp_path / "data", np.random.default_rng(0)
+    scene = np.asarray(noise(0), np.int64)
+    for number in range(100):
+        place = folder / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = scene + rng.integers(-1, 2, scene.shape) if number % 4 else noise(1000 + number)
+        Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(place / f"{number}.png")
+    usual = dataset_of(folder, folds="1")
+    assert usual.units.basis.reason == (
+        "identical images stay together; near-duplicates may not: 75 of 100 different images "
+        "look alike (--split-near-duplicates)"
+    )
+    assert len(np.unique(usual.units.digests, axis=0)) == 100
+    together = dataset_of(folder, folds="1", split_near_duplicates="together")
+    assert len(np.unique(together.units.digests, axis=0)) == 26
 
 
 def test_only_what_keeps_images_together_is_named(tmp_path):
@@ -248,22 +282,3 @@ def test_a_near_duplicate_of_a_given_test_image_is_left_out_of_training(tmp_path
     (problem,) = dataset.problems
     assert problem.path == "train/b/copy.png"
     assert problem.reason.startswith("a near-duplicate of an image held out")
-
-
-def test_pairs_are_kept_by_files_and_forgotten_when_these_change(tmp_path):
-    data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
-    source, pack = find_source(str(data)), dataset_of(data).pack
-    cache_near_duplicates(cache, source, pack, [NearDuplicate(3, 7, "cropped", 1.0)])
-    assert read_cached_duplicates(cache, source, pack) == [(3, 7)]
-    noise(999).save(data / "a" / "new.png")
-    assert read_cached_duplicates(cache, find_source(str(data)), pack) is None
-
-
-@pytest.mark.parametrize("text", ["{}", "[[1]]", "[[1, 99999]]", "nonsense", '[["a", 1]]'])
-def test_a_damaged_list_of_pairs_is_no_list(tmp_path, text):
-    data, cache = images(tmp_path / "data", 20), tmp_path / "cache"
-    source, pack = find_source(str(data)), dataset_of(data).pack
-    cache_near_duplicates(cache, source, pack, [])
-    (path,) = (cache / "duplicates").iterdir()
-    path.write_text(text)
-    assert read_cached_duplicates(cache, source, pack) is None

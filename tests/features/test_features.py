@@ -99,6 +99,19 @@ def never():
     raise AssertionError("computed again")
 
 
+def test_the_key_covers_what_computes_them(monkeypatch):
+    digests = torch.zeros(3, 16, dtype=torch.uint8)
+    key = features_key(usual(), FORMAT, digests)
+    for place, name, value in (
+        (torch, "__version__", "1.0"),
+        (torch, "get_num_threads", lambda: 7),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "another"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, value)
+            assert features_key(usual(), FORMAT, digests) != key
+
+
 def test_features_are_kept_and_incomplete_ones_are_not(tmp_path):
     store, features = FeatureStore(tmp_path), torch.rand(3, 2)
     assert store.find("a") is None

@@ -17,11 +17,7 @@ from onsight.audit.labels import (
 from onsight.config import make_config
 from onsight.data.cache import find_cache_folder
 from onsight.data.duplicates.comparison import NearDuplicate
-from onsight.data.duplicates.near import (
-    cache_near_duplicates,
-    connected_groups,
-    find_near_duplicates,
-)
+from onsight.data.duplicates.near import connected_groups, find_near_duplicates
 from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
 from onsight.data.split import USUAL_FOLDS
@@ -82,8 +78,7 @@ def check(
     reporter.say(f"data: {source.description}")
     dataset = open_dataset(source, make_config({"image_size": image_size}), cache, reporter)
     with reporter.bar("compare", len(dataset.pack)) as bar:
-        near_duplicates = find_near_duplicates(dataset.pack, bar.advance)
-    cache_near_duplicates(cache, dataset.source, dataset.pack, near_duplicates)
+        near_duplicates = find_near_duplicates(dataset.pack, cache, bar.advance)
     note = "labels were not checked" if quick else _explain_skipped_labels(dataset)
     predictions = None
     if not note:

@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.duplicates.near import (
-    connected_groups,
-    find_near_duplicates,
-    read_cached_duplicates,
-)
+from onsight.data.duplicates.near import connected_groups, find_near_duplicates
 from onsight.data.index import DIGEST_BYTES, SPLIT_NAMES, TRAIN, UNSPLIT
 from onsight.data.pack import Pack
 from onsight.data.path_pattern import search_paths
 from onsight.data.sources.source import Source
-from onsight.data.split import assign_splits, assign_splits_by_time
+from onsight.data.split import assign_splits, assign_splits_by_time, group_identical
 from onsight.errors import ConfigError, DataError
 from onsight.text import joined, plural
+
+MAX_SEARCHED = 2000  # distinct images; near-duplicates among so many are found in 2 s on two cores
+_MAX_GROUP = 0.2  # fraction of distinct images; a larger group of near-duplicates cannot be a fold
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,15 @@ class SplitUnits:
         copy_digests: Equal for copies of an image, whatever their groups, (n, 16).
         times: Times for a split by time, equal for images that stay together, (n,).
         basis: "by digest" or "by time", with the kinds of images that stay together.
-        includes_near_duplicates: Whether near-duplicates are copies, not only identical images.
+        near_duplicates: The number of pairs of near-duplicates, which count as copies; None if only
+            identical images do.
     """
 
     digests: NDArray[np.uint8]
     copy_digests: NDArray[np.uint8]
     times: NDArray[np.float64] | None
     basis: Choice[str]
-    includes_near_duplicates: bool
+    near_duplicates: int | None
 
     def assign(
         self,
@@ -69,34 +69,44 @@ def find_split_units(
         DataError: If the split that came with the data divides a group.
     """
     copies, kinds = pack.digests, ["identical images"]
-    pairs = _find_near_duplicates(source, pack, config, cache_folder)
-    if pairs is not None:
-        copies = pack.digests[connected_groups(len(pack), pairs)]
+    pairs, why_apart = _find_near_duplicates(pack, config, cache_folder)
     if pairs:
+        copies = pack.digests[connected_groups(len(pack), pairs)]
         kinds.append(f"{plural(len(pairs), 'pair')} of near-duplicates")
     digests, groups = copies, _find_groups(source, pack, config)
     if groups is not None:
         _refuse_divided(groups, pack)
         digests = _unite(copies, groups)
         kinds.append(f"the images of {plural(len(set(groups) - {''}), 'group')}")
-    times = None
+    times, count = None, None if pairs is None else len(pairs)
     if source.times is not None:
         times = _find_latest(digests, source.times[pack.sources])
     value = "by digest" if times is None else "by time"
-    basis = Choice(value, f"{joined(kinds)} stay together")
-    return SplitUnits(digests, copies, times, basis, pairs is not None)
+    reason = f"{joined(kinds)} stay together"
+    if why_apart:
+        reason += f"; near-duplicates may not: {why_apart} (--split-near-duplicates)"
+    return SplitUnits(digests, copies, times, Choice(value, reason), count)
 
 
 def _find_near_duplicates(
-    source: Source, pack: Pack, config: Config, cache_folder: Path | None
-) -> Sequence[tuple[int, int]] | None:
-    """Return the pairs that must stay together, or None if near-duplicates may be separated."""
-    if config.split_near_duplicates == "apart":
-        return None
-    pairs = read_cached_duplicates(cache_folder, source, pack)
-    if pairs is None and config.split_near_duplicates == "together":
-        return [(pair.first, pair.second) for pair in find_near_duplicates(pack)]
-    return pairs
+    pack: Pack, config: Config, cache_folder: Path | None
+) -> tuple[list[tuple[int, int]] | None, str]:
+    """Return the pairs that must stay together, or None and the reason if they may be separated.
+
+    This depends on nothing but the settings and the images, so that a command always splits the
+    same images in the same way.
+    """
+    asked = config.split_near_duplicates
+    if asked == "apart":
+        return None, ""
+    _, distinct = group_identical(pack.digests)
+    if asked == "auto" and len(distinct) > MAX_SEARCHED:
+        return None, f"searching more than {MAX_SEARCHED:,} images for them takes long"
+    pairs = [pair[:2] for pair in find_near_duplicates(pack, cache_folder)]
+    largest = int(np.bincount(connected_groups(len(pack), pairs)[distinct]).max())
+    if asked == "auto" and largest > max(2, _MAX_GROUP * len(distinct)):
+        return None, f"{largest:,} of {len(distinct):,} different images look alike"
+    return pairs, ""
 
 
 def _find_groups(source: Source, pack: Pack, config: Config) -> list[str] | None:

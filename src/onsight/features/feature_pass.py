@@ -130,7 +130,9 @@ def features_key(
     head = find_head(member.net)
     head_parameters = {id(parameter) for parameter in head.parameters()} if head else set()
     prepared = decode.VERSION, target.facts(), member.normalization, member.precision
-    digest = hashlib.sha256(repr((prepared, view, for_head)).encode())
+    kernels = torch.__version__, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    devices = sorted({parameter.device.type for parameter in member.net.parameters()})
+    digest = hashlib.sha256(repr((prepared, kernels, devices, view, for_head)).encode())
     digest.update(type(member.net).__name__.encode())
     for name, tensor in member.net.state_dict(keep_vars=True).items():
         if id(tensor) not in head_parameters:

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset, describe_problems, open_dataset, summarise_splits
-from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
-from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.pack import open_pack
 from onsight.data.packing import NO_TIME, PackJob
 from onsight.data.sources.source import Source, count_held_out, is_memory_name, select_rows
@@ -83,18 +80,17 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
         update={
             "folds": str(dataset.folds.value),
             "split_near_duplicates": (
-                "together" if dataset.units.includes_near_duplicates else "apart"
+                "apart" if dataset.units.near_duplicates is None else "together"
             ),
             "train_images": _count_train_images(layout, dataset, job.reporter),
         }
     )
-    split = dataset.units.basis
-    if not job.deadline.is_set and job.world.is_main:
-        copies = find_copies(dataset, find_cache_folder(config.cache_folder))
-        if hint := describe_copies(copies, dataset, layout.source.name):
-            job.reporter.warn(hint)
-        split = explain_split(split, copies, dataset)
-    job.reporter.choice("split", split)
+    if hint := describe_copies(dataset, layout.source.name):
+        job.reporter.warn(hint)
+    is_apart = (
+        layout.config.split_near_duplicates == "auto" and config.split_near_duplicates == "apart"
+    )
+    job.reporter.choice("split", dataset.units.basis, is_detail=not is_apart)
     job.reporter.choice("folds", dataset.folds, is_detail=dataset.folds.value == 1)
     key = data_key(dataset)
     job.world.check_equal("images", key)
@@ -102,7 +98,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
     choices = {
         **layout.choices,
         "packed_size": dataset.packed_size,
-        "split": split,
+        "split": dataset.units.basis,
         "folds": dataset.folds,
     }
     return OpenedData(dataset, config, key, choices, layout)
@@ -226,64 +222,14 @@ def _report_images(dataset: Dataset, reporter: Reporter) -> None:
         reporter.warn(note)
 
 
-_MAX_COMPARED = 10_000  # images to search for near-duplicates, which takes seconds
-
-
-@dataclass(frozen=True)
-class Copies:
-    """Copies among the images.
-
-    Attributes:
-        identical: Number of images that are identical to an earlier one.
-        near_duplicates: Pairs of image numbers; empty if the split already takes near-duplicates
-            into account.
-        compared: Numbers (n,) of the images that were searched for near-duplicates.
-    """
-
-    identical: int
-    near_duplicates: list[tuple[int, int]]
-    compared: NDArray[np.int64]
-
-
-def find_copies(dataset: Dataset, cache_folder: Path | None) -> Copies:
-    """Find identical images, and near-duplicates among up to 10,000 distinct images."""
-    pack = dataset.pack
-    _, distinct = group_identical(pack.digests)
-    compared, near_duplicates = distinct[:_MAX_COMPARED], []
-    if not dataset.units.includes_near_duplicates:
-        near_duplicates = sample_near_duplicates(pack, compared, cache_folder)
-    return Copies(len(pack) - len(distinct), near_duplicates, compared)
-
-
-def describe_copies(copies: Copies, dataset: Dataset, data: str) -> str:
+def describe_copies(dataset: Dataset, data: str) -> str:
     """Describe the copies and name the command that shows them; empty if there are none."""
     parts = []
-    if copies.identical:
-        parts.append(plural(copies.identical, "identical copy", "identical copies"))
-    if copies.near_duplicates:
-        is_sample = len(dataset.pack) - copies.identical > _MAX_COMPARED
-        among = f" among {_MAX_COMPARED:,} images" if is_sample else ""
-        parts.append(plural(len(copies.near_duplicates), "near-duplicate pair") + among)
+    if identical := len(dataset.pack) - len(group_identical(dataset.pack.digests)[1]):
+        parts.append(plural(identical, "identical copy", "identical copies"))
+    if dataset.units.near_duplicates:
+        parts.append(plural(dataset.units.near_duplicates, "near-duplicate pair"))
     if not parts:
         return ""
     command = "onsight.check" if is_memory_name(data) else f"onsight check {data}"
-    text = f"{' and '.join(parts)}: `{command}` shows them"
-    if copies.near_duplicates:
-        text += ", and the next training keeps near-duplicates on one side of its split"
-    return text
-
-
-def explain_split(split: Choice[str], copies: Copies, dataset: Dataset) -> Choice[str]:
-    """Add to the reason how many held-out images are near-duplicates of training images."""
-    is_held_out = np.isin(dataset.splits, (VALIDATION, TEST))
-    if dataset.units.includes_near_duplicates or not is_held_out.any():
-        return split
-    groups = connected_groups(len(dataset.pack), copies.near_duplicates)
-    is_like_training = np.isin(groups, groups[dataset.splits == TRAIN])
-    held_out = copies.compared[is_held_out[copies.compared]]
-    count = int(is_like_training[held_out].sum())
-    sentence = (
-        f"of {plural(len(held_out), 'held-out image')}, {count:,} "
-        f"{'is a near-duplicate' if count == 1 else 'are near-duplicates'} of training images"
-    )
-    return replace(split, reason=f"{split.reason}; {sentence}")
+    return f"{' and '.join(parts)}, kept on one side of the split: `{command}` shows them"

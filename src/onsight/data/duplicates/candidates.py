@@ -10,6 +10,7 @@ n images, m pairs, B batch, H height, W width, C channels; shares of a side go f
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ _SCALED = 32  # pixels a side of each scaled view
 _MAX_FREQUENCY = 14  # frequencies along a side; the lowest of both sides together are kept
 _CUTS = (0.05, 0.1)  # fractions of a side that a slightly cropped copy may lack
 
-_BATCH = 1024  # images per batch
+_BATCH = 256  # images per batch
 _SAMPLE = 8192  # images
 _MIN_SAMPLE = 64  # images, for medians to be meaningful
 _NOISE = 256.0  # amplitude of a frequency: one grey level up and down
@@ -85,28 +86,38 @@ def find_candidates(
     pack: Pack,
     numbers: NDArray[np.int64],
     views: Sequence[View],
+    pool: Executor,
     progress: Callable[[int], None],
 ) -> Iterator[tuple[View, Pairs]]:
     """Yield pairs (query, image) of some images that may be alike, by the view of the query.
 
     numbers: int64 (n,) image numbers; progress is called with numbers of images done.
     """
-    spectra = torch.cat([frequencies(grey) for grey in _grey_batches(pack, numbers)])
+    count, starts = len(numbers), range(0, len(numbers), _BATCH)
+
+    def read_grey(first: int) -> Tensor:
+        return resize_to_planes(pack.take(numbers[first : first + _BATCH]), SIDE).mean(1)
+
+    spectra = torch.cat([*pool.map(lambda first: frequencies(read_grey(first)), starts)])
     sample = spectra[:_SAMPLE] if len(spectra) >= _MIN_SAMPLE else torch.zeros(1, BITS)
     medians = sample.quantile(0.5, dim=0)
     # Noise must not decide the bit of a frequency that an image hardly has.
     borders = torch.where(medians.abs() < _NOISE, _NOISE, medians)
     lists = SortedLists(_signatures(spectra, borders))
-    count = len(numbers)
-    batches = []
-    for first, grey in zip(range(0, count, _BATCH), _grey_batches(pack, numbers), strict=True):
+
+    def find_similar(first: int) -> _Candidates:
+        grey = read_grey(first)
         parts = [
             _near_enough(frequencies(grey, view), spectra, lists, borders, first, index)
             for index, view in enumerate(views)
         ]
         similar = _Candidates.join(parts)
-        batches.append(similar.nearest(similar.query * count + similar.image).limit_per_query())
-        progress(len(grey))
+        return similar.nearest(similar.query * count + similar.image).limit_per_query()
+
+    batches = []
+    for first, similar in zip(starts, pool.map(find_similar, starts), strict=True):
+        batches.append(similar)
+        progress(min(_BATCH, count - first))
     similar = _Candidates.join(batches)
     lower = np.minimum(similar.query, similar.image)
     higher = np.maximum(similar.query, similar.image)
@@ -211,12 +222,6 @@ def _near_enough(
     near = distance <= _MAX_DISTANCE
     pairs = pairs[near]
     return _Candidates(pairs[:, 0], pairs[:, 1], distance[near], np.full(len(pairs), view))
-
-
-def _grey_batches(pack: Pack, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
-    """Yield batches of images as float32 (B, 64, 64)."""
-    for first in range(0, len(numbers), _BATCH):
-        yield resize_to_planes(pack.take(numbers[first : first + _BATCH]), SIDE).mean(1)
 
 
 @lru_cache(maxsize=64)

@@ -4,6 +4,7 @@ m pairs, L layers, C channels, S pixels a side.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from typing import Literal, NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from onsight.data.duplicates.candidates import SIDE, Pairs, View, resize_to_planes
 from onsight.data.pack import Pack
 
-_PAIRS = 256  # pairs per batch
+_PAIRS = 64  # pairs per batch
 _COARSE = 4  # pixels a side of the blocks that are averaged once pairs are aligned
 _MAX_MOVE = 0.12  # largest shift or scale change by alignment, as a fraction of half a side
 _MAX_DIFFERENCE = 14.0  # grey levels, mean of a block; a changed object exceeds it
@@ -40,10 +41,14 @@ class NearDuplicate(NamedTuple):
     difference: float  # grey levels in the worst block
 
 
-def compare_pairs(pack: Pack, pairs: Pairs, view: View) -> Iterator[NearDuplicate]:
+def compare_pairs(pack: Pack, pairs: Pairs, view: View, pool: Executor) -> Iterator[NearDuplicate]:
     """Yield the pairs that are near-duplicates when the first image is seen in this view."""
-    for first in range(0, len(pairs), _PAIRS):
-        yield from _compare_batch(pack, pairs[first : first + _PAIRS], view)
+
+    def compare_batch(first: int) -> list[NearDuplicate]:
+        return [*_compare_batch(pack, pairs[first : first + _PAIRS], view)]
+
+    for found in pool.map(compare_batch, range(0, len(pairs), _PAIRS)):
+        yield from found
 
 
 def align(moving: Tensor, fixed: Tensor) -> Tensor:

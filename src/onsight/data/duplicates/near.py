@@ -1,10 +1,14 @@
 """Near-duplicates: the same image resized, encoded again, slightly cropped or mirrored."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from onsight.data import decode
@@ -16,88 +20,55 @@ from onsight.data.duplicates.candidates import (
     cropped_views,
     find_candidates,
 )
-from onsight.data.duplicates.comparison import NearDuplicate, compare_pairs
+from onsight.data.duplicates.comparison import Kind, NearDuplicate, compare_pairs
 from onsight.data.pack import Pack
-from onsight.data.sources.source import Source
 from onsight.data.split import group_identical
+from onsight_explain.threads import usable_cores
 
-_CACHE_VERSION = 1  # increase it when other pairs may be found
+_CACHE_VERSION = 2  # increase it when other pairs may be found
 
 
 def find_near_duplicates(
-    pack: Pack, progress: Callable[[int], None] = lambda done: None
+    pack: Pack,
+    cache_folder: Path | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[NearDuplicate]:
     """Find pairs of images with the same content that are not identical, by image number.
 
     Only one of several identical images is compared. A mirrored copy counts only if it is not
-    cropped. progress: called with numbers of images.
-    """
-    _, distinct = group_identical(pack.digests)
-    return _find(pack, distinct, [WHOLE, MIRRORED, *cropped_views()], progress)
-
-
-def sample_near_duplicates(
-    pack: Pack, sample: NDArray[np.int64], cache_folder: Path | None
-) -> list[tuple[int, int]]:
-    """Find pairs among some distinct images, without cropped and mirrored copies.
-
-    The pairs are cached for later runs on the same images.
+    cropped. The pairs depend on the decoded images alone: the cache only saves the search.
 
     Args:
         pack: The images.
-        sample: The numbers (n,) of the images to compare, in ascending order.
         cache_folder: The cache, if any.
-
-    Returns:
-        Pairs of image numbers.
+        progress: Called with numbers of images.
     """
+    _, distinct = group_identical(pack.digests)
 
-    def parse(content: object) -> list[tuple[int, int]]:
-        rows = np.array(content, np.int64).reshape(-1, 2)
-        if rows.size and rows.min() < 0:
-            raise ValueError("rows that the sample does not have")
-        return [(first, second) for first, second in sample[rows].tolist()]
+    def parse(content: Any) -> list[NearDuplicate]:
+        if not isinstance(content, list):
+            raise ValueError("not a list of pairs")
+        pairs = []
+        for first, second, kind, difference in content:
+            if kind not in get_args(Kind) or not 0 <= first < second:
+                raise ValueError("not a pair of images")
+            numbers = int(distinct[first]), int(distinct[second])
+            pairs.append(NearDuplicate(*numbers, kind, float(difference)))
+        return pairs
 
-    key = [repr(pack.format), hashlib.sha256(pack.digests[sample].tobytes()).hexdigest()]
-    path = _cache_path(cache_folder, key) if cache_folder else None
+    path = None
+    if cache_folder:
+        key = _key(pack, distinct)
+        path = cached_json_path(cache_folder, "duplicates", _CACHE_VERSION, key)
     if path and (cached := read_cached_json(path, parse)) is not None:
+        progress(len(distinct))
         return cached
-    found = _find(pack, sample, [WHOLE], lambda done: None)
-    pairs = [(pair.first, pair.second) for pair in found]
+    found = _find(pack, distinct, [WHOLE, MIRRORED, *cropped_views()], progress)
     if path:
-        # Rows of the sample, as further copies would change the numbers of images.
-        write_cached_json(path, np.searchsorted(sample, pairs).tolist())
-    return pairs
-
-
-def cache_near_duplicates(
-    cache_folder: Path | None, source: Source, pack: Pack, pairs: Sequence[NearDuplicate]
-) -> None:
-    """Keep the pairs that a check found for later training runs on the same DATA."""
-    if cache_folder is None:
-        return
-    rows = [[int(pack.sources[pair.first]), int(pack.sources[pair.second])] for pair in pairs]
-    write_cached_json(_cache_path(cache_folder, _source_key(source)), rows)
-
-
-def read_cached_duplicates(
-    cache_folder: Path | None, source: Source, pack: Pack
-) -> list[tuple[int, int]] | None:
-    """Return cached pairs by image number, or None if the present DATA was never checked."""
-    if cache_folder is None:
-        return None
-    numbers = np.full(len(source.index), -1)
-    numbers[pack.sources] = np.arange(len(pack))
-
-    def parse(content: object) -> list[tuple[int, int]]:
-        rows = np.array(content, np.int64).reshape(-1, 2)
-        if rows.size and not 0 <= rows.min() <= rows.max() < len(numbers):
-            raise ValueError("rows that the source does not have")
-        return [
-            (first, second) for first, second in numbers[rows].tolist() if min(first, second) >= 0
-        ]
-
-    return read_cached_json(_cache_path(cache_folder, _source_key(source)), parse)
+        # Rows of distinct images, as further copies would change the numbers of images.
+        rows = np.searchsorted(distinct, [pair[:2] for pair in found]).tolist()
+        write_cached_json(path, [(*row, *pair[2:]) for row, pair in zip(rows, found, strict=True)])
+    return found
 
 
 def connected_groups(count: int, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
@@ -135,20 +106,31 @@ class _UnionFind:
 def _find(
     pack: Pack, distinct: NDArray[np.int64], views: Sequence[View], progress: Callable[[int], None]
 ) -> list[NearDuplicate]:
-    pairs = [
-        pair
-        for view, candidates in find_candidates(pack, distinct, views, progress)
-        for pair in compare_pairs(pack, candidates, view)
-    ]
+    with _single_threads() as pool:
+        pairs = [
+            pair
+            for view, candidates in find_candidates(pack, distinct, views, pool, progress)
+            for pair in compare_pairs(pack, candidates, view, pool)
+        ]
     # In a large group, each image is paired with the most similar image, not with all.
     groups = _UnionFind()
     pairs.sort(key=lambda pair: pair.difference)
     return sorted(pair for pair in pairs if groups.join(pair.first, pair.second))
 
 
-def _source_key(source: Source) -> list[str]:
-    return [source.kind, str(source.root), source.fingerprint]
+@contextmanager
+def _single_threads() -> Iterator[Executor]:
+    """Yield threads, in each of which torch uses one: faster, and the same whatever the number."""
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(usable_cores(), "compare", torch.set_num_threads, (1,)) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _cache_path(cache_folder: Path, key: list[str]) -> Path:
-    return cached_json_path(cache_folder, "duplicates", _CACHE_VERSION, [decode.VERSION, *key])
+def _key(pack: Pack, distinct: NDArray[np.int64]) -> list[str]:
+    """Return everything that the pairs depend on."""
+    computed_by = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+    images = hashlib.sha256(pack.digests[distinct].tobytes()).hexdigest()
+    return [str(decode.VERSION), computed_by, repr(pack.format), images]
