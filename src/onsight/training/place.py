@@ -34,6 +34,7 @@ from onsight.tune.fit_epochs import (
     time_run,
     trial_seconds,
 )
+from onsight.tune.parts import choose_parts
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
 from onsight.tune.planning import (
     UNLIMITED,
@@ -44,7 +45,7 @@ from onsight.tune.planning import (
 )
 from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
-from onsight_explain.devices import has_graphs
+from onsight_explain.devices import free_memory_bytes, has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
@@ -120,11 +121,13 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     batch_size, epochs = usual_batch(config, training), choose_epochs(config, training)
     config = config.model_copy(update={"batch_size": batch_size.value})
     choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
-    estimates = Estimates()
+    estimates, parts = Estimates(), None
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
         is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
         if is_trained:
             config = config.model_copy(update={"epochs": epochs.value})
+            parts = _divide_batches(config, data, job)
+            config = config.model_copy(update={"accumulate": parts.value} if parts else {})
         if job.deadline.is_set:
             _require_seconds(0.0, config, job)
         if job.deadline.is_set and is_trained:
@@ -140,6 +143,9 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
             config = config.model_copy(update={"epochs": epochs.value})
     else:  # without training steps, these have no effect
         choices = {name: choices[name] for name in choices if name not in _OF_STEPS}
+    if parts and parts.value == compute.accumulate.value:
+        compute = replace(compute, accumulate=parts)
+    job.reporter.choice("accumulate", compute.accumulate)
     config = compute.apply(config)
     torch.set_num_threads(config.threads)
     choices |= compute.choices()
@@ -151,6 +157,16 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     plan = Plan(choices, compute.measured)
     found = opened.layout.source.description
     return PlannedRun(config, plan, data, opened.key, found, estimates)
+
+
+def _divide_batches(config: Config, data: TrainingData, job: Job) -> Choice[int] | None:
+    """Choose into how many parts batches are divided; more for lack of memory are recorded."""
+    free_bytes = job.world.agree(free_memory_bytes(torch.device("cpu")))
+    parts, is_forced = choose_parts(config, data, job.world.size, free_bytes)
+    if parts and is_forced:
+        job.reporter.warn(f"memory: each batch is computed in {parts.value} parts: {parts.reason}")
+        job.decisions.record("accumulate", parts.value)
+    return parts
 
 
 def _expect_steps(config: Config, dataset: Dataset, estimates: Estimates, job: Job) -> int:
@@ -277,7 +293,7 @@ def _complete(compute: ComputePlan, config: Config, data: TrainingData, job: Job
     if reason:
         compute = replace(compute, cuda_graph=replace(compute.cuda_graph, reason=reason))
     for name, choice in compute.choices().items():
-        if name != "cuda_graph" or has_graphs(data.device):
+        if name != "accumulate" and (name != "cuda_graph" or has_graphs(data.device)):
             job.reporter.choice(name, choice)
     return compute
 
