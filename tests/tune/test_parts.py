@@ -11,7 +11,6 @@ from torch import nn
 from onsight.models.head import set_training_mode
 from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
-from onsight.report.run_files import read_decisions
 from onsight.step.build import make_net, make_step
 from onsight.tensorfile import read_tensors
 from onsight.training import place
