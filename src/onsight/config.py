@@ -348,10 +348,11 @@ class Config(BaseModel):
         0.0, ge=0, description="Clip the gradient norm to this value. 0: off."
     )
     accumulate: Annotated[int, _TRAINING, AFFECTS_STEP_TIME] = Field(
-        1,
-        ge=1,
+        0,
+        ge=0,
         description="Gradient accumulation: compute each batch in this many parts to save memory. "
-        "The update is the same.",
+        "The update is the same. 0: on a CPU, as many as keep a part's activations below 0.7 GB, "
+        "but one if batch norm is trained; on an accelerator, one until memory runs out.",
     )
     patience_epochs: Annotated[int, _TRAINING] = Field(
         0,

@@ -145,6 +145,36 @@ def test_threads_never_use_more_together_and_all_finish():
     assert 60 < most[0] <= 100
 
 
+def test_a_large_image_is_decoded_alone_and_not_kept_waiting_by_small_ones(monkeypatch):
+    monkeypatch.delenv(decoding_memory.VARIABLE, raising=False)
+    monkeypatch.setattr(decoding_memory, "free_host_bytes", lambda: 64 * 2**30)
+    monkeypatch.setattr(decoding_memory, "usable_cores", lambda: 2)
+    memory, order = DecodingMemory(), []
+    assert memory.total_bytes == 16 * 2**30
+
+    def decode_one(name, size):
+        with memory.held():
+            memory.reserve(size)
+            order.append(name)
+
+    def started(name, size):
+        thread = threading.Thread(target=decode_one, args=(name, size))
+        thread.start()
+        while len(memory._line) < len(threads) + 1:
+            time.sleep(0.001)
+        return thread
+
+    threads = []
+    with memory.held():
+        memory.reserve(2**20)
+        for name, size in (("large", 2**30), ("small", 1)):
+            threads.append(started(name, size))
+        assert order == []
+    for thread in threads:
+        thread.join(20)
+    assert order == ["large", "small"]
+
+
 def test_all_is_free_again_after_a_failure():
     memory = DecodingMemory(100)
 

@@ -7,15 +7,18 @@ a few small files with very many pixels cannot exhaust the memory together.
 import math
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from onsight.errors import ConfigError, ImageError
 from onsight.text import data_size
 from onsight_explain.host_memory import free_host_bytes
+from onsight_explain.threads import usable_cores
 
 VARIABLE = "ONSIGHT_DECODE_GIGABYTES"
-_SHARE = 4  # the budget is a quarter of the memory that is free at first
+_SHARE = 4  # no image may take more than a quarter of the memory that is free at first
+_CORE_BYTES, _MIN_SHARED_BYTES = 256 * 2**20, 512 * 2**20  # more at once would gain nothing
 _MIN_BYTES = 128 * 2**20  # an ordinary photograph can always be decoded
 
 
@@ -30,13 +33,18 @@ class MemoryBusy(ImageError):
 class DecodingMemory:
     """Counts the bytes that all threads use for decoding.
 
+    An image that needs more than images may take together is decoded while no other is. They wait
+    in line, so that small images cannot keep a large one waiting.
+
     Args:
         total_bytes: The budget; None for the environment variable or the default, at first use.
     """
 
     def __init__(self, total_bytes: int | None = None) -> None:
         self._total_bytes = total_bytes
+        self._shared_bytes = total_bytes or 0
         self._used_bytes = 0
+        self._line: deque[object] = deque()
         self._changed = threading.Condition()
         self._thread = threading.local()
 
@@ -44,7 +52,7 @@ class DecodingMemory:
     def total_bytes(self) -> int:
         """The budget. Raises ConfigError if the environment variable cannot be used."""
         if self._total_bytes is None:
-            self._total_bytes = _choose_total()
+            self._total_bytes, self._shared_bytes = _choose_total()
         return self._total_bytes
 
     @contextmanager
@@ -78,12 +86,21 @@ class DecodingMemory:
         with self._changed:
             # Whoever waits holds nothing, so two threads cannot wait for each other.
             self._release()
-            if self._used_bytes + needed_bytes > total and not self._changed.wait_for(
-                lambda: self._used_bytes + needed_bytes <= total, self._thread.patience_seconds
-            ):
-                raise MemoryBusy("too many images are being decoded at the same time")
-            self._used_bytes += needed_bytes
-            self._thread.reserved_bytes = needed_bytes
+            self._line.append(ticket := object())
+            try:
+                if not self._changed.wait_for(
+                    lambda: self._line[0] is ticket and self._has_room(needed_bytes),
+                    self._thread.patience_seconds,
+                ):
+                    raise MemoryBusy("too many images are being decoded at the same time")
+                self._used_bytes += needed_bytes
+                self._thread.reserved_bytes = needed_bytes
+            finally:
+                self._line.remove(ticket)
+                self._changed.notify_all()
+
+    def _has_room(self, needed_bytes: int) -> bool:
+        return not self._used_bytes or self._used_bytes + needed_bytes <= self._shared_bytes
 
     def _release(self) -> None:
         """Free what this thread has reserved; call it with the lock."""
@@ -93,7 +110,8 @@ class DecodingMemory:
             self._changed.notify_all()
 
 
-def _choose_total() -> int:
+def _choose_total() -> tuple[int, int]:
+    """Return the bytes that one image may take, and those that several may take together."""
     text = os.environ.get(VARIABLE)
     if text:
         try:
@@ -102,9 +120,10 @@ def _choose_total() -> int:
             gigabytes = math.nan
         if not 0 < gigabytes < math.inf:
             raise ConfigError(f"{VARIABLE} is {text!r}: it must be a positive number, such as 2")
-        return int(gigabytes * 1e9)
+        return (int(gigabytes * 1e9),) * 2
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
-    return max(_MIN_BYTES, free_host_bytes() // _SHARE // processes)
+    total = max(_MIN_BYTES, free_host_bytes() // _SHARE // processes)
+    return total, min(total, max(_MIN_SHARED_BYTES, _CORE_BYTES * usable_cores()))
 
 
 MEMORY = DecodingMemory()

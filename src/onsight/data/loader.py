@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.pack import Pack
+from onsight.data.pack import Pack, release_pages
+from onsight.data.pixels import Pixels
 from onsight.data.shards.order import draw_shard_order
 from onsight.randomness import permutation
 from onsight_explain.devices import has_streams, module_of
 
+_MAX_MAPPED_BYTES = 128 << 20  # read from a mapped file before its pages are released
 _MAX_CHUNK_BYTES = 128 << 20  # as uint8 and float32 together
 _MAX_CHUNK_IMAGES = 8192
 _BYTES_PER_VALUE = 1 + 4
@@ -92,6 +94,7 @@ class Images:
     rows: Tensor  # int64 (n,) image i is row rows[i] of pixels
     labels: Tensor  # int64 (n,)
     shape: tuple[int, int, int]  # (H, W, C)
+    mapped: Pixels | None = None  # the same pixels, if they are a mapped file
 
     @classmethod
     def of(cls, pack: Pack) -> "Images":
@@ -101,6 +104,7 @@ class Images:
             torch.from_numpy(pack.rows),
             torch.from_numpy(pack.index.labels).long(),
             (pack.format.height, pack.format.width, pack.format.channels),
+            pack.pixels,
         )
 
     def __len__(self) -> int:
@@ -131,8 +135,14 @@ class Images:
     ) -> Iterator[Batch]:
         """Yield a batch for each tensor of ids, gathered in chunks on an accelerator."""
         if self.device.type == "cpu":  # a batch fits into its caches, a chunk does not
+            unreleased_bytes = 0
             for ids in batch_ids:
-                yield self.gather(ids, pinned)
+                yield (batch := self.gather(ids, pinned))
+                unreleased_bytes += batch.images.nbytes
+                if unreleased_bytes > _MAX_MAPPED_BYTES:
+                    release_pages(self.mapped)
+                    unreleased_bytes = 0
+            release_pages(self.mapped)
             return
         for group in group_batches(batch_ids, images_per_chunk(math.prod(self.shape))):
             yield from self._gather_chunk(group)

@@ -4,6 +4,7 @@ B batch, H height, W width, C channels.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.data.loader import Images, images_per_chunk
+from onsight.data.pack import release_pages
 from onsight.data.shrink import shrink
 from onsight.files import disk_errors
 
-_SAMPLE = 10_000  # images
+_SAMPLE, _BATCH = 10_000, 250  # images, and those that are counted together
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,13 @@ def shrink_images(images: Images, size: tuple[int, int], folder: Path | None = N
     *before, channels = images.shape
     shape = (*size, channels)
     block = images_per_chunk(math.prod(images.shape))
-    parts = (
-        shrink(old.view(-1, *before, channels), size).flatten(1).byte()
-        for old in images.pixels.split(block)
-    )
+
+    def shrink_blocks() -> Iterator[Tensor]:
+        for old in images.pixels.split(block):
+            yield shrink(old.view(-1, *before, channels), size).flatten(1).byte()
+            release_pages(images.mapped)
+
+    parts, mapped = shrink_blocks(), None
     rows = len(images.pixels), math.prod(shape)
     if folder:
         with disk_errors(folder, math.prod(rows)):
@@ -81,12 +86,13 @@ def shrink_images(images: Images, size: tuple[int, int], folder: Path | None = N
                 for part in parts:
                     file.write(part.numpy().data)
                 file.flush()
-                pixels = torch.from_numpy(np.memmap(file, np.uint8, "c", shape=rows))
+                mapped = np.memmap(file, np.uint8, "c", shape=rows)
+                pixels = torch.from_numpy(mapped)
     else:
         pixels = images.pixels.new_empty(rows)
         for part, new in zip(parts, pixels.split(block), strict=True):
             new.copy_(part)
-    return Images(pixels, images.rows, images.labels, shape)
+    return Images(pixels, images.rows, images.labels, shape, mapped)
 
 
 def enlarge(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -106,8 +112,8 @@ def measure_normalization(images: Images, ids: Tensor) -> Normalization:
     channels = images.shape[2]
     values = torch.arange(256, dtype=torch.float64)
     counts = torch.zeros(channels, 256, dtype=torch.int64)
-    for part in torch.split(ids[:_SAMPLE], 1000):
-        pixels = images.gather(part).images.view(-1, channels)
+    for batch in images.batches(torch.split(ids[:_SAMPLE], _BATCH), None):
+        pixels = batch.images.reshape(-1, channels)
         for channel in range(channels):
             counts[channel] += torch.bincount(pixels[:, channel], minlength=256).cpu()
     shares = counts.double() / counts.sum(dim=1, keepdim=True)

@@ -10,6 +10,7 @@ n images, H height, W width, C channels.
 import errno
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -76,7 +77,16 @@ class Pack:
 
     def take(self, numbers: NDArray[np.int64]) -> torch.Tensor:
         """Copy images by number: uint8 (m, H, W, C)."""
-        return torch.from_numpy(self.pixels[self.rows[numbers]])
+        taken = torch.from_numpy(self.pixels[self.rows[numbers]])
+        release_pages(self.pixels)
+        return taken
+
+
+def release_pages(pixels: Pixels | None) -> None:
+    """Take the pages of a mapped file out of the process; the system still caches the file."""
+    mapped = getattr(pixels, "_mmap", None)  # of a numpy.memmap
+    if mapped is not None and hasattr(mapped, "madvise"):  # not on Windows
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def open_pack(job: PackJob, cache_folder: Path | None) -> Pack:
@@ -283,6 +293,7 @@ def _read(folder: Path, key: str, job: PackJob) -> Pack | None:
             pixels = _map_pixels(file, len(columns["rows"]), packed)
         if not is_intact(pixels.reshape(-1), columns["pixel_checksums"], job.threads):
             return None
+        release_pages(pixels)
     except (DataError, OSError, ValueError, LookupError, TypeError, DamagedFile):
         return None
     return Pack(

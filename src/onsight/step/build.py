@@ -119,7 +119,7 @@ def make_step(
         "precision": config.precision,
         "device": device,
         "clip_norm": config.clip_norm,
-        "accumulate": config.accumulate,
+        "accumulate": max(1, config.accumulate),
         "world": world,
         "replica": replica,
         "listener": listener,

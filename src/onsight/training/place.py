@@ -35,6 +35,7 @@ from onsight.tune.fit_epochs import (
     trial_seconds,
 )
 from onsight.tune.folds import expected_seconds
+from onsight.tune.parts import choose_parts
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
 from onsight.tune.planning import (
     UNLIMITED,
@@ -46,7 +47,7 @@ from onsight.tune.planning import (
 from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
 from onsight.tune.work import LEAST_HEAD_FRACTION, nominal_seconds, training_seconds
-from onsight_explain.devices import has_graphs
+from onsight_explain.devices import free_memory_bytes, has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
@@ -120,12 +121,14 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     config = config.model_copy(update={"batch_size": batch_size.value})
     epochs = Choice(1, "unknown")
     choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
-    estimates = Estimates()
+    estimates, parts = Estimates(), None
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
         is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
         if is_trained:
             epochs = _choose_epochs(config, data, opened)
             config = config.model_copy(update={"epochs": epochs.value})
+            parts = _divide_batches(config, data, job)
+            config = config.model_copy(update={"accumulate": parts.value} if parts else {})
         if job.deadline.is_set:
             _require_seconds(0.0, config, job)
         if job.deadline.is_set and is_trained:
@@ -141,6 +144,9 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
             config = config.model_copy(update={"epochs": epochs.value})
     else:  # without training steps, these have no effect
         choices = {name: choices[name] for name in choices if name not in _OF_STEPS}
+    if parts and parts.value == compute.accumulate.value:
+        compute = replace(compute, accumulate=parts)
+    job.reporter.choice("accumulate", compute.accumulate)
     config = compute.apply(config)
     torch.set_num_threads(config.threads)
     choices |= compute.choices()
@@ -166,6 +172,16 @@ def _choose_epochs(config: Config, data: TrainingData, opened: OpenedData) -> Ch
     epoch_seconds = expected_seconds(net, dataset.input_shape, training, steps, data.device)
     seconds = training_seconds(nominal_seconds(config, len(dataset.pack)))
     return choose_epochs(config, int(seconds / trainings / epoch_seconds))
+
+
+def _divide_batches(config: Config, data: TrainingData, job: Job) -> Choice[int] | None:
+    """Choose into how many parts batches are divided; more for lack of memory are recorded."""
+    free_bytes = job.world.agree(free_memory_bytes(torch.device("cpu")))
+    parts, is_forced = choose_parts(config, data, job.world.size, free_bytes)
+    if parts and is_forced:
+        job.reporter.warn(f"memory: each batch is computed in {parts.value} parts: {parts.reason}")
+        job.decisions.record("accumulate", parts.value)
+    return parts
 
 
 def _expect_steps(config: Config, dataset: Dataset, estimates: Estimates, job: Job) -> int:
@@ -292,7 +308,7 @@ def _complete(compute: ComputePlan, config: Config, data: TrainingData, job: Job
     if reason:
         compute = replace(compute, cuda_graph=replace(compute.cuda_graph, reason=reason))
     for name, choice in compute.choices().items():
-        if name != "cuda_graph" or has_graphs(data.device):
+        if name != "accumulate" and (name != "cuda_graph" or has_graphs(data.device)):
             job.reporter.choice(name, choice)
     return compute
 

@@ -54,7 +54,7 @@ def default_options(config: Config, device: torch.device, threads: int) -> Compu
         memory_format=config.memory_format,
         threads=threads,
         compile="on" if config.compile == "on" else "off",
-        accumulate=config.accumulate,
+        accumulate=max(1, config.accumulate),
         cuda_graph="on" if config.cuda_graph == "on" else "off",
     )
 

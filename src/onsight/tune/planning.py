@@ -227,7 +227,7 @@ def _explain(config: Config, name: str, measured: Measured) -> Choice[Any]:
     """Return a choice with how much faster it is than the best options that differ in it."""
     value = getattr(measured.chosen, name)
     if name == "accumulate":
-        if value != config.accumulate:
+        if value != max(1, config.accumulate):
             return Choice(value, "memory ran out with fewer parts")
         return Choice(value, _configured(config, name) or "a whole batch fits in memory")
     others = [options for options in measured.seconds if getattr(options, name) != value]
