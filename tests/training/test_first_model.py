@@ -19,7 +19,7 @@ from onsight.tune.candidates import Candidate
 
 HEAD = {"model": "test_resnet", "freeze": True}
 CANDIDATES = (
-    Candidate("head", HEAD, 0.4, (12, 12)),
+    Candidate("head", HEAD, 0.4, (12, 12), seconds=20.0),  # and a moment to decode
     Candidate("sprint", {"model": "sprint"}, 0.6, (12, 12)),
 )
 PLAIN = {
@@ -37,7 +37,6 @@ def small_numbers(monkeypatch):
     monkeypatch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES)
     monkeypatch.setattr(first_model, "_IMAGES", 40)
     monkeypatch.setattr(first_model, "_MIN_SOURCE_IMAGES", 120)
-    monkeypatch.setattr(first_model, "_MIN_SOURCE_PIXELS", 120 * 12 * 12)
 
 
 class InterruptedReporter(Reporter):
@@ -150,9 +149,9 @@ def test_a_first_model_that_fails_does_not_end_the_run(bars, tmp_path, monkeypat
     [
         ({}, {}, True),
         ({}, {"_MIN_SOURCE_IMAGES": 121}, False),
-        ({}, {"_MIN_SOURCE_PIXELS": 120 * 12 * 12 + 1}, False),
-        ({"budget": "5m"}, {}, True),
-        ({"budget": "299s"}, {}, False),  # too short
+        ({}, {"_MIN_WAITING_SECONDS": 21.0}, False),
+        ({"budget": "2m"}, {}, True),
+        ({"budget": "119s"}, {}, False),  # too short
         ({"loss": "mse"}, {}, False),  # a head for it is not fitted
     ],
 )

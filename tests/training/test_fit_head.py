@@ -316,7 +316,7 @@ def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch
     fields = {**QUICK, "freeze": True, "folds": folds, "reporter": Reporter()}
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     total = sum(row["train_images"] for row in run.results["classes"])
-    stated = f"fitted on only 40 of {total} training images"
+    stated = f"fitted on 40 of {total} training images"
     assert stated in " ".join(capsys.readouterr().err.split())
     assert run.results["left_out"] == total - 40
     assert any(stated in note for note in run.results["notes"])
@@ -383,7 +383,7 @@ def test_the_note_names_the_head(name, stated):
         dataset=SimpleNamespace(ids=lambda split: range(100)),
     )
     (note,) = _describe_left_out(SimpleNamespace(members=[member]), [])
-    assert note.startswith(f"{stated} was fitted on only 40 of 100 training images")
+    assert note.startswith(f"{stated} was fitted on 40 of 100 training images")
 
 
 class SecondOfTwo(World):

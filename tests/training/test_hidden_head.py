@@ -1,7 +1,8 @@
 """Planted classes that a plane separates, and that none does; the whole way to a prediction."""
 
 import json
-import time
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from PIL import Image
 from torch import nn
 
 import onsight
+from onsight.config import make_config
 from onsight.deadline import Deadline
 from onsight.errors import ModelError
-from onsight.features import heads as fitted_heads
 from onsight.features.choose_head import choose_head
 from onsight.features.heads import HiddenSettings, LabelledFeatures
 from onsight.models import head as heads
@@ -69,18 +70,30 @@ def test_a_hidden_layer_is_tried_if_there_is_time(patterns, tmp_path, monkeypatc
     monkeypatch.setattr(hidden_layer, "_MIN_HIDDEN_TRAINING", 1)
     monkeypatch.setattr(hidden_layer, "_MIN_HIDDEN_VALIDATION", 1)
     monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-    monkeypatch.setattr(fit_head, "estimate_hidden_fit_seconds", lambda train: 50.5)
+    monkeypatch.setattr(fit_head, "expect_seconds", lambda *_: 100.5)
     monkeypatch.setattr(fit_head, "try_hidden_layer", None)  # fails if it is called
     monkeypatch.setattr(Deadline, "remaining", lambda self: 100.0)
     onsight.train(patterns, out=tmp_path / "run", freeze=True, **QUICK)
 
 
-def test_the_time_to_fit_follows_from_a_measured_product(monkeypatch):
-    """With 513 images, an epoch has 3 steps, and 100 epochs have the 300 that are needed."""
-    data = LabelledFeatures(torch.zeros(2, 513, 4), torch.zeros(513, dtype=torch.long))
-    times = iter([0.0, 9.0, 10.0, 10.25, 20.0, 20.5, 30.0, 30.25])  # the first product is slower
-    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
-    assert fitted_heads.estimate_hidden_fit_seconds(data) == 12 * 300 * 0.5
+@pytest.mark.parametrize(
+    ("fields", "images", "folds", "seconds"),
+    [
+        # With 513 images, an epoch has 3 steps, and 100 epochs have the 300 that are needed.
+        ({}, 513, 1, 2 * 300 * 0.015),
+        ({}, 7_680, 1, 2 * 600 * 0.015),  # 20 epochs of 30 steps: all of the 18 s there are
+        ({}, 7_681, 1, math.inf),
+        ({"effort": "quick"}, 513, 1, math.inf),
+        ({"effort": "best"}, 513, 5, 2 * 300 * 0.015),
+        ({}, 513, 5, math.inf),  # six trainings
+        ({"budget": "89s"}, 513, 1, math.inf),
+        ({"budget": "90s"}, 513, 1, 2 * 300 * 0.015),
+    ],
+)
+def test_a_hidden_layer_is_a_small_part_of_the_time(fields, images, folds, seconds):
+    dataset = SimpleNamespace(folds=SimpleNamespace(value=folds), pack=range(images))
+    expected = hidden_layer.expect_seconds(make_config(fields), dataset, images)
+    assert expected == pytest.approx(seconds)
 
 
 def test_better_is_more_than_a_standard_error_and_not_fewer_right():

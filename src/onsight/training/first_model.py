@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from onsight.data.cache import NO_CACHE
+from onsight.data.cache import NO_CACHE, find_cache_folder
+from onsight.data.pack import is_packed
+from onsight.data.sizes import make_pack_job
 from onsight.data.sources.source import count_held_out, draw_rows, select_rows
 from onsight.errors import DiskError, UserError
 from onsight.report.console import SilentReporter
@@ -77,7 +79,10 @@ def make_first_model(layout: Layout, job: RunJob) -> None:
 def _is_worthwhile(layout: Layout, job: RunJob) -> bool:
     """Return whether the run begins with a fitted head for which its user would wait long."""
     source, config = layout.source, layout.config
-    waiting_seconds = decoding_seconds(source) + layout.candidates[0].seconds
+    cache_folder = find_cache_folder(config.cache_folder)
+    waiting_seconds = layout.candidates[0].seconds
+    if not is_packed(make_pack_job(source, layout.image_size, config), cache_folder):
+        waiting_seconds += decoding_seconds(source)
     return (
         layout.candidates[0].is_head
         and config.loss == "cross-entropy"

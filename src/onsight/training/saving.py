@@ -103,6 +103,7 @@ class CheckpointWriter:
         self.warnings: list[str] = []
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self.pending: list[Future[None]] = []
+        self.has_failed = False
 
     def __enter__(self) -> "CheckpointWriter":
         return self
@@ -136,9 +137,13 @@ class CheckpointWriter:
             self.pending.pop(0).result()
 
     def _write(self, path: Path, snapshot: Snapshot, previous: Path | None) -> None:
+        if self.has_failed:
+            return  # a checkpoint may refer to best weights that could not be written
+        self.has_failed = True
         if previous:
             keep_previous(path, previous)
         snapshot.write(path)
+        self.has_failed = False
         if self.mirror:
             self.mirror.try_to_copy(path, self.warnings.append)
 
