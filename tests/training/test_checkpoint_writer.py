@@ -71,6 +71,18 @@ def test_a_snapshot_is_of_its_moment(tmp_path):
     assert read_tensors(tmp_path / "weights")[0]["weight"].equal(before)
 
 
+def test_nothing_is_written_after_a_file_that_failed(tmp_path):
+    written = []
+    writer = CheckpointWriter()
+    last = Slow(written)
+    last.let_go.set()
+    writer.write(tmp_path / "best", Full({}, {}))
+    writer.pending = []  # the error is not raised yet
+    writer.write(tmp_path / "last", last)
+    writer.wait()
+    assert written == []
+
+
 def test_an_error_is_raised_by_the_next_call(tmp_path):
     writer = CheckpointWriter()
     writer.write(tmp_path / "first", Full({}, {}))

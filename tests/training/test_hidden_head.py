@@ -14,6 +14,7 @@ import onsight
 from onsight.config import make_config
 from onsight.deadline import Deadline
 from onsight.errors import ModelError
+from onsight.features import heads as fitted_heads
 from onsight.features.choose_head import choose_head
 from onsight.features.heads import HiddenSettings, LabelledFeatures
 from onsight.models import head as heads

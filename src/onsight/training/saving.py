@@ -89,13 +89,15 @@ class Mirror:
 class CheckpointWriter:
     """Writes snapshots one after the other in a thread; a context manager that waits for them.
 
-    An error while writing is raised by the next call.
+    An error while writing is raised by the next call. Nothing is written after it: a checkpoint may
+    refer to best weights that could not be written.
 
     Args:
         mirror: Copies each file after it is written, if given.
 
     Attributes:
         warnings: Messages about failed copies, which do not stop the run.
+        has_failed: Whether a file could not be written.
     """
 
     def __init__(self, mirror: Mirror | None = None) -> None:
@@ -138,12 +140,14 @@ class CheckpointWriter:
 
     def _write(self, path: Path, snapshot: Snapshot, previous: Path | None) -> None:
         if self.has_failed:
-            return  # a checkpoint may refer to best weights that could not be written
-        self.has_failed = True
-        if previous:
-            keep_previous(path, previous)
-        snapshot.write(path)
-        self.has_failed = False
+            return
+        try:
+            if previous:
+                keep_previous(path, previous)
+            snapshot.write(path)
+        except BaseException:
+            self.has_failed = True
+            raise
         if self.mirror:
             self.mirror.try_to_copy(path, self.warnings.append)
 
