@@ -46,7 +46,7 @@ PLACES = ("cache_folder", "checkpoints")
 # Onsight fills in itself, such as the learning rate, are missing, because they are always set.
 _UNUSED_BY_FITTED_HEAD = {
     "epochs", "batch_size", "optimizer", "momentum", "weight_decay", "schedule", "warmup_epochs",
-    "label_smoothing", "ema", "recalibrate_norm", "clip_norm", "accumulate", "patience_epochs",
+    "label_smoothing", "ema", "recalibrate_norm", "clip_norm", "patience_epochs",
     "log_every_steps", "checkpoint_seconds", "checkpoint_steps", "checkpoints", "keep_epochs",
     "translate", "rotate_degrees", "jitter", "cutout", "mixup", "cutmix",
 }  # fmt: skip
