@@ -35,9 +35,6 @@ from onsight.untrusted import read_csv
 ONSIGHT = str(Path(sys.executable).with_name("onsight"))
 HOOKS = Path(__file__).with_name("audited")
 
-# Choices by timing may change weights (docs/architecture.md, "What does not repeat").
-UNTIMED = "--precision fp32 --plan default"
-
 COMMANDS = {
     "steps": "--model linear --epochs 3 --batch-size 16 --checkpoint-seconds 0 --folds 1",
     "folds": "--model linear --epochs 1 --batch-size 16 --checkpoint-seconds 0 --folds 3",
@@ -279,7 +276,7 @@ def train(weather: Weather, place: Path, words: Sequence[str] = ()) -> tuple[Fin
             earlier = EARLIER[weather.earlier].format(data=spelled, other=disk / "other")
             _execute([*earlier.split()], place, environment)
             shutil.rmtree(disk / "other", ignore_errors=True)
-        settings = f"{COMMANDS[weather.command]} {UNTIMED} --threads {weather.threads}"
+        settings = f"{COMMANDS[weather.command]} --threads {weather.threads}"
         arguments = ["train", spelled, "--out", "disk/run", *settings.split(), *words]
         run, kills = disk / "run", list(weather.kills)
         output, is_small = "", bool(weather.disk_megabytes)
