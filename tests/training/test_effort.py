@@ -1,0 +1,142 @@
+"""A run without a budget: what fits into its effort, by counts and never by a clock."""
+
+import csv
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import onsight
+from onsight.config import make_config
+from onsight.errors import ConfigError
+from onsight.evaluation.blending import choose_weights
+from onsight.evaluation.predictions import HeldOutLogits
+from onsight.features.choose_head import choose_head
+from onsight.report.console import Reporter, SilentReporter
+from onsight.tensorfile import read_tensors
+from onsight.training import fit_head, layout, members
+from onsight.tune import work
+from onsight.tune.candidates import Candidate
+
+PLAIN = {"batch_size": 16, "threads": 1, "cache_folder": "none", "log": "none"}
+HEAD = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (12, 12))
+SPRINT = Candidate("sprint", {"model": "sprint"}, 0.6, (12, 12), epochs=4)
+
+
+@pytest.fixture
+def two_candidates(monkeypatch):
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: (HEAD, SPRINT))
+
+
+def train(data, out, reporter=None, **fields):
+    return onsight.train(data, out=out, reporter=reporter or SilentReporter(), **PLAIN | fields)
+
+
+def said(capsys):
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_an_effort_and_a_budget_are_refused_together(bars, tmp_path):
+    with pytest.raises(ConfigError, match="--effort quick and --budget 60s both say how long"):
+        train(bars, tmp_path / "run", effort="quick", budget="60s")
+
+
+@pytest.mark.parametrize("slower", [0.01, 50.0])
+def test_another_speed_of_the_machine_changes_no_bit(
+    bars, tmp_path, two_candidates, monkeypatch, slower
+):
+    fair = train(bars, tmp_path / "fair", epochs="auto")
+    for clock in ("perf_counter", "monotonic"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: slower * real())
+    other = train(bars, tmp_path / "other", epochs="auto")
+    one, two = (read_tensors(run.path / "model.safetensors")[0] for run in (fair, other))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_named_network_trains_for_as_long_as_its_table_says(bars, tmp_path, monkeypatch):
+    monkeypatch.setattr("onsight.training.place.expected_seconds", lambda *_: 34.0)
+    plan = train(bars, tmp_path / "run", model="lenet", image_size="16", folds=1)
+    assert plan.results["epochs"] == 5  # of 34 s, in the 170 of 180 s that are left for training
+
+
+def test_images_that_there_is_no_time_to_decode_are_drawn_and_listed(
+    bars, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(work, "_FIXED_DECODING", 0.25e6)
+    monkeypatch.setattr(work, "_DECODING", 0.0)
+    run = train(
+        bars, tmp_path / "run", Reporter(), model="lenet", image_size="16", effort="quick", epochs=1
+    )
+    assert run.results["used"] == 42  # of a quarter of a second, in 35% of 30 s
+    assert "--effort quick has time for about 42 of 120 images" in said(capsys)
+    with (run.path / "problems.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + 120 - 42
+
+
+@pytest.mark.parametrize("extra", [-1, 0])
+def test_a_head_is_fitted_on_mirror_images_if_there_is_time_for_all(
+    bars, tmp_path, monkeypatch, extra
+):
+    fields = {"model": "test_resnet", "image_size": "12", "freeze": True, "folds": 1}
+    run = train(bars, tmp_path / "all", **fields)
+    images, seen = sum(row["train_images"] for row in run.results["classes"]), []
+
+    def choose(train, *rest):
+        seen.append(train.views.shape[:2])
+        return choose_head(train, *rest)
+
+    monkeypatch.setattr(fit_head, "choose_head", choose)
+    train(bars, tmp_path / "both", head_images=2 * images + extra, **fields)
+    train(bars, tmp_path / "some", head_images=images - 7, **fields)
+    assert seen == [(2 + extra, images), (1, images - 7)]
+
+
+def member(name, logits, labels):
+    rows = HeldOutLogits(torch.arange(len(labels)), logits, labels)
+    return SimpleNamespace(name=name, calibrated=rows)
+
+
+def test_a_network_adds_something_if_the_best_blend_has_it():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 3, (200,), generator=generator)
+    right = torch.nn.functional.one_hot(labels, 3).float()
+    noise = [torch.randn(200, 3, generator=generator) for _ in range(3)]
+    good, other, useless = 3 * right + noise[0], 3 * right + noise[1], 5 * noise[2]
+    head, config = member("head", good, labels), make_config({})
+
+    def judge(logits, settings=config, ids=slice(None)):
+        rows = HeldOutLogits(torch.arange(200), logits, labels).take(torch.arange(200)[ids])
+        return members._find_no_gain([head], settings, rows)
+
+    assert judge(other) == ""
+    assert "adds nothing to head on 200 images" in judge(useless)
+    logs = {"head": good.log_softmax(dim=1), "new": useless.log_softmax(dim=1)}
+    assert "new" not in choose_weights(logs, labels)
+    assert judge(useless, ids=slice(29)) == ""  # too few to tell
+    assert judge(useless, make_config({"blend": "off"})) == ""
+    assert judge(useless, make_config({"max_ms_per_image": 5.0})) == ""
+    assert members._find_no_gain([], config, HeldOutLogits(*map(torch.zeros, (0, 0, 0)))) == ""
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_a_network_that_adds_nothing_is_given_up_halfway(
+    bars, tmp_path, two_candidates, monkeypatch, capsys, folds
+):
+    asked = []
+
+    def refuse(earlier, config, rows):
+        if not earlier:
+            return ""
+        asked.append(len(rows.ids))
+        return "it adds nothing"
+
+    monkeypatch.setattr(members, "_find_no_gain", refuse)
+    run = train(bars, tmp_path / "run", Reporter(), folds=folds)
+    assert len(asked) == 1
+    assert "sprint is left out: it adds nothing" in said(capsys)
+    assert [row["name"] for row in run.results["members"]] == ["head"]
+    rows = (run.path / "members" / "sprint" / "metrics.jsonl").exists()
+    assert rows is (folds == 1)
