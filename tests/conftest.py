@@ -17,6 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from planted_blend import plant_blend
 from portable import THREADS, WEIGHTS
+from torch import get_num_threads
 
 import onsight
 from bars import make_bars
@@ -38,9 +39,9 @@ torch.set_num_threads(THREADS)  # one: tiny networks lose with two on a busy mac
 @pytest.fixture(autouse=True)
 def threads_in_force():
     """Fail a test before which, or after which, torch computes with another number of threads."""
-    assert torch.get_num_threads() == THREADS
+    assert get_num_threads() == THREADS
     yield
-    assert torch.get_num_threads() == THREADS
+    assert get_num_threads() == THREADS  # torch's own, whatever the test has patched
 
 
 def pytest_generate_tests(metafunc):

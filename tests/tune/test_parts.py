@@ -40,28 +40,30 @@ def test_what_a_forward_pass_keeps_is_counted_once_and_without_weights():
 
 def test_a_part_keeps_at_most_the_limit(prepared, monkeypatch):
     config, data = prepared
-    each = choose_parts(config, data, 1, PLENTY)[0].figure
+    each = choose_parts(data.new_network(config), config, data, 1, PLENTY)[0].figure
     limits = {64 * each: 1, 64 * each - 1: 2, 16 * each: 4, 16 * each - 1: 8, each: 64, 1: 64}
     for limit, count in limits.items():
         monkeypatch.setattr(parts, "STEP_BYTES", limit)
-        assert choose_parts(config, data, 1, PLENTY)[0].value == count
+        assert choose_parts(data.new_network(config), config, data, 1, PLENTY)[0].value == count
     monkeypatch.setattr(parts, "STEP_BYTES", 16 * each)
-    assert choose_parts(config, data, 2, PLENTY)[0].value == 2  # of half a batch for each rank
+    assert (
+        choose_parts(data.new_network(config), config, data, 2, PLENTY)[0].value == 2
+    )  # of half a batch for each rank
 
 
 def test_only_too_little_free_memory_changes_the_number(prepared, monkeypatch):
     config, data = prepared
-    each = choose_parts(config, data, 1, PLENTY)[0].figure
+    each = choose_parts(data.new_network(config), config, data, 1, PLENTY)[0].figure
     monkeypatch.setattr(parts, "STEP_BYTES", 16 * each)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            choice, is_forced = choose_parts(config, data, 1, 32 * each)
+            choice, is_forced = choose_parts(data.new_network(config), config, data, 1, 32 * each)
             assert (choice.value, is_forced) == (4, False)
     finally:
         torch.set_num_threads(threads)
-    choice, is_forced = choose_parts(config, data, 1, 32 * each - 2)
+    choice, is_forced = choose_parts(data.new_network(config), config, data, 1, 32 * each - 2)
     assert (choice.value, is_forced) == (8, True)
     assert "half of the" in choice.reason
 
@@ -69,7 +71,8 @@ def test_only_too_little_free_memory_changes_the_number(prepared, monkeypatch):
 @pytest.mark.parametrize("fields", [{"accumulate": 1}, {"norm_statistics": "batch"}])
 def test_the_users_choice_and_batch_norm_in_training_stay(bars, monkeypatch, fields):
     monkeypatch.setattr(parts, "STEP_BYTES", 1)
-    assert choose_parts(*make_prepared(bars, **FROZEN | fields), 1, PLENTY) == (None, False)
+    config, data = make_prepared(bars, **FROZEN | fields)
+    assert choose_parts(data.new_network(config), config, data, 1, PLENTY) == (None, False)
 
 
 def test_parts_make_the_update_of_the_whole_batch(prepared):

@@ -39,6 +39,8 @@ from onsight.training.job import RunJob
 from onsight.training.members import Member
 from onsight.training.open_data import OpenedData
 
+_COSTLY = 10  # times the time of the best member
+
 
 @dataclass(frozen=True)
 class FinalModel:
@@ -325,6 +327,23 @@ def report_blend(final: FinalModel, reporter: Reporter) -> None:
         f"model: a blend of {joined(parts)}, {_cost(final.image_seconds)} "
         f"({best.name} alone: {_cost(best.image_seconds)})"
     )
+    _report_costly_blend(final, reporter)
+
+
+def _report_costly_blend(final: FinalModel, reporter: Reporter) -> None:
+    """Say so if the best member alone is many times as fast, and nearly as accurate."""
+    best = final.main
+    if final.image_seconds < _COSTLY * best.image_seconds:
+        return
+    blend, alone = held_out_table(final), best.held_out.tabulate()
+    least = accuracy_with_interval(blend)["accuracy_low"]
+    share = accuracy_with_interval(alone)["accuracy"]
+    if least is not None and share is not None and share >= least:
+        times = final.image_seconds / best.image_seconds
+        reporter.say(
+            f"the blend takes {times:.0f} times as long as {best.name}, whose {percent(share)} on "
+            f"{len(alone):,} images are within its interval: --blend off keeps {best.name} alone"
+        )
 
 
 def _cost(image_seconds: float) -> str:

@@ -123,14 +123,15 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
     estimates, parts = Estimates(), None
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
-        is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
-        if is_trained:
-            epochs = _choose_epochs(config, data, opened)
-            config = config.model_copy(update={"epochs": epochs.value})
-            parts = _divide_batches(config, data, job)
-            config = config.model_copy(update={"accumulate": parts.value} if parts else {})
         if job.deadline.is_set:
             _require_seconds(0.0, config, job)
+        is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
+        if is_trained:
+            net = data.new_network(config)
+            epochs = _choose_epochs(config, net, data, opened, job)
+            config = config.model_copy(update={"epochs": epochs.value})
+            parts = _divide_batches(config, net, data, job)
+            config = config.model_copy(update={"accumulate": parts.value} if parts else {})
         if job.deadline.is_set and is_trained:
             compute, epochs, estimates = _plan_in_time(config, data, job)
         elif is_trained:
@@ -160,24 +161,27 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     return PlannedRun(config, plan, data, opened.key, found, estimates)
 
 
-def _choose_epochs(config: Config, data: TrainingData, opened: OpenedData) -> Choice[int]:
-    """Choose the number of epochs by what an epoch costs."""
+def _choose_epochs(
+    config: Config, net: nn.Module, data: TrainingData, opened: OpenedData, job: Job
+) -> Choice[int]:
+    """Choose the number of epochs by what an epoch costs; a budget may end training before."""
     dataset, (candidate,) = data.dataset, opened.layout.candidates
     training, folds = len(dataset.ids(TRAIN)), dataset.folds.value
     trainings = folds + 1 if folds > 1 else 1
-    if candidate.epochs:
-        return choose_epochs(config, candidate.epochs)
+    if candidate.epochs or job.deadline.is_set:
+        return choose_epochs(config, candidate.epochs or math.inf)
     steps = math.ceil(training / config.batch_size)
-    net = data.new_network(config)
     epoch_seconds = expected_seconds(net, dataset.input_shape, training, steps, data.device)
     seconds = training_seconds(nominal_seconds(config, len(dataset.pack)))
-    return choose_epochs(config, int(seconds / trainings / epoch_seconds))
+    return choose_epochs(config, seconds / trainings / epoch_seconds)
 
 
-def _divide_batches(config: Config, data: TrainingData, job: Job) -> Choice[int] | None:
+def _divide_batches(
+    config: Config, net: nn.Module, data: TrainingData, job: Job
+) -> Choice[int] | None:
     """Choose into how many parts batches are divided; more for lack of memory are recorded."""
     free_bytes = job.world.agree(free_memory_bytes(torch.device("cpu")))
-    parts, is_forced = choose_parts(config, data, job.world.size, free_bytes)
+    parts, is_forced = choose_parts(net, config, data, job.world.size, free_bytes)
     if parts and is_forced:
         job.reporter.warn(f"memory: each batch is computed in {parts.value} parts: {parts.reason}")
         job.decisions.record("accumulate", parts.value)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,7 +34,7 @@ from onsight.training.decisions import CANDIDATES, MEMBERS, NAMES
 from onsight.training.first_model import make_first_model
 from onsight.training.fit import Shared
 from onsight.training.job import RunJob, report_device, start_job
-from onsight.training.layout import choose_layout, find_data
+from onsight.training.layout import Layout, choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import closing_loggers
 from onsight.training.members import Member, train_members
@@ -43,8 +43,11 @@ from onsight.training.request import Request, read_request
 from onsight.training.run_folder import choose_run_folder
 from onsight.training.save_run import save_best_so_far, save_run
 from onsight.tune.plan import Plan
+from onsight.tune.work import OTHER_SECONDS, decoding_seconds
+from onsight.untrusted import read_json
 
 _TOLERATED_SECONDS = 0.5  # over a budget, without a warning
+_UNUSED_FRACTION = 0.1  # of a budget, without a reason
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ def train(
         if not job.resume:  # or else nothing is written before `check_images`
             job.decisions.record_repeated()
             job.save_config(layout.config)  # from here on the run can be resumed
+        _report_expected_time(layout, job)
         make_first_model(layout, job)
         opened = open_data(layout, request.module, job)
         job.check_images(opened.key)
@@ -221,7 +225,35 @@ def _train_model(
         job.decisions.decide(MEMBERS, lambda: [member.name for member in members], NAMES)
     if len(names) > 1:
         report_blend(final, job.reporter)
+    _report_unused_time(opened, job)
     return final
+
+
+def _report_expected_time(layout: Layout, job: RunJob) -> None:
+    """Say about how long a run without a budget takes, if the table knows its networks."""
+    parts = {candidate.name: candidate.seconds for candidate in layout.candidates}
+    if layout.config.budget or not all(parts.values()):
+        return
+    parts["everything else"] = OTHER_SECONDS + decoding_seconds(layout.source)
+    texts = [f"{name} {duration(seconds)}" for name, seconds in parts.items()]
+    total = duration(sum(parts.values()))
+    job.reporter.say(f"time: about {total} on two quiet cores: {joined(texts)}")
+
+
+def _report_unused_time(opened: OpenedData, job: RunJob) -> None:
+    """Say why a budget is not used up; plan.json says so, too."""
+    left_seconds = job.deadline.remaining() if job.deadline.is_set else 0.0
+    if not job.world.is_main or left_seconds <= _UNUSED_FRACTION * job.deadline.budget_seconds:
+        return
+    names = joined([candidate.name for candidate in opened.layout.candidates])
+    reason = (
+        f"{names} took less time than expected or did not improve further, and no other network "
+        "would both fit in and help"
+    )
+    job.reporter.say(f"budget: {duration(left_seconds)} are not used: {reason}")
+    facts = read_json(job.folder.plan)
+    facts["unused_seconds"] = asdict(Choice(round(left_seconds, 1), reason))
+    write_json(job.folder.plan, facts)
 
 
 def _has_better_model(members: Sequence[Member], names: Sequence[str], job: RunJob) -> bool:

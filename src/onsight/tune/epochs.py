@@ -13,7 +13,7 @@ def most_epochs(config: Config, starts_from_weights: bool) -> int:
     return _MOST_FOR_BEST * most if config.effort == "best" else most
 
 
-def choose_epochs(config: Config, affordable: int) -> Choice[int]:
+def choose_epochs(config: Config, affordable: float) -> Choice[int]:
     """Choose the number of epochs of one training unless the user has set it.
 
     Args:
@@ -24,5 +24,5 @@ def choose_epochs(config: Config, affordable: int) -> Choice[int]:
     most = most_epochs(config, config.starts_from_weights)
     if affordable >= most:
         return Choice(most, "more would hardly help")
-    epochs = max(1, affordable)
+    epochs = max(1, int(affordable))
     return Choice(epochs, f"about as many as --effort {config.effort} has time for")

@@ -23,17 +23,19 @@ STEP_BYTES = 700_000_000
 
 
 def choose_parts(
-    config: Config, data: TrainingData, ranks: int, free_bytes: float
+    net: nn.Module, config: Config, data: TrainingData, ranks: int, free_bytes: float
 ) -> tuple[Choice[int] | None, bool]:
     """Return into how many parts batches are divided, and whether memory forced more than usual.
 
     None if this is not the place to say: if the user has, on an accelerator, where running out of
     memory is an error to recover from, and with batch norm in training, which would see other
     statistics.
+
+    Args:
+        net: The network with its first weights, which are not changed.
     """
     if config.accumulate or data.device.type != "cpu":
         return None, False
-    net = data.new_network(config)
     set_training_mode(net, config.norm_statistics == "frozen")
     if any(part.training for part in net.modules() if hasattr(part, "running_mean")):
         return None, False

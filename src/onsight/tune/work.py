@@ -59,7 +59,7 @@ _ACCELERATOR_COSTS = Costs(fixed_forward=0, forward=30, fine_tuning=120, sprint=
 # Nominal microseconds to decode an image of any size, and for every 64x64 pixels, with two cores.
 _FIXED_DECODING, _DECODING = 300.0, 50.0
 _MAX_DECODING_FRACTION = 0.35  # of all the time; with more images, only some are decoded
-_OTHER_SECONDS = 10.0  # for starting, planning and closing
+OTHER_SECONDS = 10.0  # for starting, planning and closing
 _MAX_OTHER_FRACTION = 0.5  # of all the time
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
 
@@ -164,7 +164,7 @@ def nominal_seconds(config: Config, images: int) -> float:
 
 def training_seconds(seconds: float, decoding_seconds: float = 0.0) -> float:
     """Return about how much of a run's time is left for training."""
-    other_seconds = _OTHER_SECONDS + decoding_seconds
+    other_seconds = OTHER_SECONDS + decoding_seconds
     return seconds - min(other_seconds, _MAX_OTHER_FRACTION * seconds)
 
 
