@@ -86,6 +86,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def rough_duration(seconds: float) -> str:
+    """Return seconds that are only estimated as 40 s or 2.5 min."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.2g} min"
+
+
 def resume_hint(out: object) -> str:
     """Return how to continue the run, or the sweep, in a folder."""
     return f"to continue, repeat the command with --out {out} --resume"

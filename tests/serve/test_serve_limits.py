@@ -236,7 +236,8 @@ def test_bodies_together_have_a_bound(model):
 def test_an_image_without_memory_to_decode_it_gets_503_and_one_that_never_fits_a_problem(
     server, monkeypatch
 ):
-    monkeypatch.setattr(MEMORY, "_total_bytes", 10_000)
+    for name in ("_total_bytes", "_shared_bytes"):
+        monkeypatch.setattr(MEMORY, name, 10_000)
     monkeypatch.setattr(registry, "_MEMORY_SECONDS", 0.01)
     with MEMORY.held():
         MEMORY.reserve(9_900)

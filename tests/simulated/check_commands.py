@@ -109,8 +109,10 @@ def test_a_fitted_head_is_that_of_the_cpu(machine_off, tmp_path, monkeypatch, fo
         )
         machine.check()
     assert plain["out_of_distribution"]["images"]  # the detector is tested on some
+    # Each device computes its own features, and its sums may have another order.
+    rounding = 1e-6 if IS_SIMULATED else 1e-2
     for name in ("accuracy", "loss", "out_of_distribution"):
-        assert_alike(found[name], plain[name])
+        assert found[name] == pytest.approx(plain[name], rel=rounding, abs=0.1 * rounding)
 
 
 def fit_head_on(device, folder, folds):

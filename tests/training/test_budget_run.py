@@ -189,3 +189,15 @@ def test_decoding_ends_in_time_and_the_run_repeats_with_the_same_images(
     again = train(bars, out=tmp_path / "again", config_file=run.path / "config.toml", model=net)
     keys = [read_tensors(each.model)[1]["provenance"]["data_key"] for each in (run, again)]
     assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_budget_that_is_not_used_up_says_why(bars, tmp_path, monkeypatch, capsys, is_told):
+    clock, net = make_slow(monkeypatch, 0.05, 0.01)
+    monkeypatch.setattr(pacers.DeadlinePacer, "_is_stagnant", lambda *_: is_told)
+    run = run_slow(bars, tmp_path, clock, net, 60, Reporter())
+    assert ("s are not used: Slow" in capsys.readouterr().err) is is_told
+    plan = json.loads((run.path / "plan.json").read_text())
+    assert ("unused_seconds" in plan) is is_told
+    if is_told:
+        assert plan["unused_seconds"]["value"] == pytest.approx(60 - clock.now, abs=CLOSING)

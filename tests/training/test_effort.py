@@ -2,12 +2,14 @@
 
 import csv
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import onsight
+from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.errors import ConfigError
 from onsight.evaluation.blending import choose_weights
@@ -16,6 +18,7 @@ from onsight.features.choose_head import choose_head
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import fit_head, layout, members
+from onsight.training.blend_members import FinalModel, report_blend
 from onsight.tune import work
 from onsight.tune.candidates import Candidate
 
@@ -140,3 +143,38 @@ def test_a_network_that_adds_nothing_is_given_up_halfway(
     assert [row["name"] for row in run.results["members"]] == ["head"]
     rows = (run.path / "members" / "sprint" / "metrics.jsonl").exists()
     assert rows is (folds == 1)
+
+
+@pytest.mark.parametrize("seconds", [40.0, 0.0])
+def test_a_run_says_beforehand_how_long_it_takes_if_the_table_knows(
+    bars, tmp_path, monkeypatch, capsys, seconds
+):
+    known = (replace(HEAD, seconds=40.0), replace(SPRINT, seconds=seconds))
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: known)
+    train(bars, tmp_path / "run", Reporter())
+    line = "time: about 1.5 min on two quiet cores: head 40 s, sprint 40 s and everything else 10 s"
+    assert (line in said(capsys)) is bool(seconds)
+
+
+@pytest.mark.parametrize(
+    ("cost", "right", "is_told"), [(0.9, 95, True), (0.9, 80, False), (0.8, 95, False)]
+)
+def test_a_costly_blend_names_the_option_that_leaves_it_out(capsys, cost, right, is_told):
+    labels = torch.zeros(100, dtype=torch.long)
+
+    def member(name, right, image_seconds):
+        logits = torch.tensor([[9.0, 0.0]] * right + [[0.0, 9.0]] * (100 - right))
+        rows = HeldOutLogits(torch.arange(100), logits, labels)
+        return SimpleNamespace(
+            name=name, calibrated=rows, held_out=rows, image_seconds=image_seconds
+        )
+
+    fast, slow = member("fast", right, 0.1), member("slow", 97, cost)
+    final = FinalModel(None, (fast, slow), {"fast": 0.6, "slow": 0.4}, Choice(1.0, ""), None)
+    report_blend(final, Reporter())
+    told = said(capsys)
+    assert "a blend of 60.0% fast and 40.0% slow" in told
+    line = (
+        "10 times as long as fast, whose 95.0% on 100 images are within its interval: --blend off"
+    )
+    assert (line in told) is is_told

@@ -58,7 +58,10 @@ def train(data, out, **options):
     ("changed", "reason"),
     [
         ({"fields": {"model": CODE}}, "code named by a file is not run"),
-        ({"fields": {"checkpoints": "/elsewhere"}}, "only freeze, model and pretrained differ"),
+        (
+            {"fields": {"checkpoints": "/elsewhere"}},
+            "only freeze, head_images, model and pretrained differ",
+        ),
         ({"name": "../../../victim"}, "cannot have this name"),
         ({"share": -1.0}, "greater than 0"),
         ({"image_size": [16]}, "image_size.1"),

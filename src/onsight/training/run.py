@@ -22,7 +22,7 @@ from onsight.ranks.launch import launch
 from onsight.report import run_files
 from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
-from onsight.text import duration, joined, notebook_table, resume_hint
+from onsight.text import duration, joined, notebook_table, resume_hint, rough_duration
 from onsight.training.blend_members import (
     FinalModel,
     blend_members,
@@ -235,8 +235,8 @@ def _report_expected_time(layout: Layout, job: RunJob) -> None:
     if layout.config.budget or not all(parts.values()):
         return
     parts["everything else"] = OTHER_SECONDS + decoding_seconds(layout.source)
-    texts = [f"{name} {duration(seconds)}" for name, seconds in parts.items()]
-    total = duration(sum(parts.values()))
+    texts = [f"{name} {rough_duration(seconds)}" for name, seconds in parts.items()]
+    total = rough_duration(sum(parts.values()))
     job.reporter.say(f"time: about {total} on two quiet cores: {joined(texts)}")
 
 
