@@ -109,6 +109,13 @@ def run_auto(inputs: Inputs) -> None:
     call_main("auto", "--summary", lines)
 
 
+def run_efforts(inputs: Inputs) -> None:
+    lines = inputs.folder / "efforts.jsonl"
+    runs = ("--sets", "wallpaper-cells-6-3", "--times", "9s")
+    call_main("efforts", inputs.sets, *runs, "--out", lines)
+    call_main("efforts", "--summary", lines)
+
+
 def make_image_sets(inputs: Inputs) -> None:
     """Make both kinds of sets, which other benchmarks read."""
     source = ("--source", inputs.wallpapers)
@@ -181,6 +188,7 @@ def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
         ),
         "auto": partial(run_auto, inputs),
         "explain_planted": partial(call_main, "explain_planted", *one_round, *planted),
+        "efforts": partial(run_efforts, inputs),
         "budgets": partial(call_main, "budgets", "--models", "compact", "--budgets", 9),
         "decode_photos": partial(
             call_main, "decode_photos", *one_round, "--files", 40, "--data", photos

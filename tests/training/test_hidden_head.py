@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from onsight.training.hidden_layer import (
     is_clearly_better,
     try_hidden_layer,
 )
+from onsight.tune.work import expect_hidden_seconds, nominal_seconds
 
 
 def task(count, seed, is_curved):
@@ -68,10 +68,10 @@ def test_a_hidden_layer_is_tried_with_enough_images(train, validation, is_enough
 
 
 def test_a_hidden_layer_is_tried_if_there_is_time(patterns, tmp_path, monkeypatch):
-    monkeypatch.setattr(hidden_layer, "_MIN_HIDDEN_TRAINING", 1)
-    monkeypatch.setattr(hidden_layer, "_MIN_HIDDEN_VALIDATION", 1)
+    monkeypatch.setattr(hidden_layer, "MIN_HIDDEN_TRAINING", 1)
+    monkeypatch.setattr(hidden_layer, "MIN_HIDDEN_VALIDATION", 1)
     monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-    monkeypatch.setattr(fit_head, "expect_seconds", lambda *_: 100.5)
+    monkeypatch.setattr(fit_head, "expect_hidden_seconds", lambda *_: 100.5)
     monkeypatch.setattr(fit_head, "try_hidden_layer", None)  # fails if it is called
     monkeypatch.setattr(Deadline, "remaining", lambda self: 100.0)
     onsight.train(patterns, out=tmp_path / "run", freeze=True, **QUICK)
@@ -92,8 +92,10 @@ def test_a_hidden_layer_is_tried_if_there_is_time(patterns, tmp_path, monkeypatc
     ],
 )
 def test_a_hidden_layer_is_a_small_part_of_the_time(fields, images, folds, seconds):
-    dataset = SimpleNamespace(folds=SimpleNamespace(value=folds), pack=range(images))
-    expected = hidden_layer.expect_seconds(make_config(fields), dataset, images)
+    trainings = folds + 1 if folds > 1 else 1
+    expected = expect_hidden_seconds(
+        images, trainings, nominal_seconds(make_config(fields), images)
+    )
     assert expected == pytest.approx(seconds)
 
 
@@ -174,8 +176,8 @@ def patterns(build_once):
 def run(patterns, train_once):
     """A frozen run that keeps a head with a hidden layer, whatever it was worth."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hidden_layer, "_MIN_HIDDEN_TRAINING", 1)
-        patch.setattr(hidden_layer, "_MIN_HIDDEN_VALIDATION", 1)
+        patch.setattr(hidden_layer, "MIN_HIDDEN_TRAINING", 1)
+        patch.setattr(hidden_layer, "MIN_HIDDEN_VALIDATION", 1)
         patch.setattr(fitted_heads, "_MIN_STEPS", 30)
         patch.setattr(hidden_layer, "is_clearly_better", lambda *logits: True)
         patch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")

@@ -92,6 +92,7 @@ class Shared:
     features: SharedFeatures = field(default_factory=SharedFeatures)
     # Returns why a training so far adds nothing to the members before it; empty if it does.
     judge: Callable[[HeldOutLogits], str] = accept
+    measures_curve: bool = True  # whether a frozen network's head gets a learning curve
 
 
 def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
@@ -329,7 +330,9 @@ def _fit_head(planned: PlannedRun, net: nn.Module, shared: Shared, job: RunJob) 
     reserve_evaluation(job.deadline, config, planned.dataset, planned.estimates.image_seconds)
     job.world.report_activity("fitting the head")
     with job.world.watchdog_paused():  # every rank computes the same, in its own time
-        return fit_head(config, planned.data, net, job, shared.features)
+        return fit_head(
+            config, planned.data, net, job, shared.features, measures_curve=shared.measures_curve
+        )
 
 
 def _without_training(

@@ -43,10 +43,11 @@ from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.text import fixed_percent, joined, plural
 from onsight.training.evaluate import Evaluation
-from onsight.training.hidden_layer import expect_seconds, has_enough_images, try_hidden_layer
+from onsight.training.hidden_layer import has_enough_images, try_hidden_layer
 from onsight.training.job import Job
 from onsight.training.load_features import FeatureLoader
 from onsight.tune.training_data import TrainingData
+from onsight.tune.work import expect_hidden_seconds, nominal_seconds
 
 # Of a head on growing parts of the images in each fold, as a multiple of the first fit's time.
 _CURVE_TIME = 8.0
@@ -89,6 +90,8 @@ def fit_head(
     net: nn.Module,
     job: Job,
     shared: SharedFeatures,
+    *,
+    measures_curve: bool = True,
 ) -> FittedHead:
     """Compute features, choose and fit a head, and put it into the network.
 
@@ -99,6 +102,7 @@ def fit_head(
         net: The network, whose head is replaced.
         job: Its deadline limits the time.
         shared: Features that other trainings of the run have computed.
+        measures_curve: Whether to fit heads on fewer images, too, if there is time.
     """
     started = time.perf_counter()
     if config.freeze:
@@ -114,7 +118,7 @@ def fit_head(
     if (
         _may_add_hidden_layer(config, data, net)
         and has_enough_images(train, validation)
-        and loader.has_time_for("hidden layer", expect_seconds(config, data.dataset, len(train)))
+        and loader.has_time_for("hidden layer", _expect_hidden_seconds(config, data, len(train)))
     ):
         chosen, head = try_hidden_layer(chosen, head, train, validation, class_weights, config.seed)
     set_head(net, head)
@@ -134,7 +138,11 @@ def fit_head(
     if left_out and config.freeze:
         job.reporter.warn(f"the head {describe_left_out(left_out, len(train) + left_out)}")
     learning_curve: list[LearningCurvePoint] = []
-    if config.freeze and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds):
+    if (
+        measures_curve
+        and config.freeze
+        and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds)
+    ):
         rounds = split_rounds(train, validation)
         learning_curve = measure_learning_curve(rounds, chosen.settings, classes, class_weights)
     return FittedHead(
@@ -214,6 +222,12 @@ def _report_unused_settings(config: Config, job: Job) -> None:
             "the backbone is frozen and its head is not trained but fitted: "
             f"{joined(unused)} {have} no effect"
         )
+
+
+def _expect_hidden_seconds(config: Config, data: TrainingData, images: int) -> float:
+    folds = data.dataset.folds.value
+    trainings = folds + 1 if folds > 1 else 1
+    return expect_hidden_seconds(images, trainings, nominal_seconds(config, len(data.dataset.pack)))
 
 
 def _may_add_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -> bool:

@@ -116,7 +116,8 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     with closing_loggers(names if job.world.is_main else [], job.reporter) as loggers:
         data = shared.provenance["data"]
         loggers.start(LoggedRun(job.folder.path, data, planned.config.model_dump()))
-        trained = fit(planned, replace(shared, loggers=loggers, judge=accept), job)
+        own = replace(shared, loggers=loggers, judge=accept, measures_curve=False)
+        trained = fit(planned, own, job)
     begun = time.perf_counter()
     classifier = trained.classifier
     evaluation = evaluate_head(planned.config, planned.data, classifier, job, shared.features)

@@ -3,15 +3,12 @@
 D features, K classes, n validation images.
 """
 
-import math
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onsight.config import Config
-from onsight.data.dataset import Dataset
 from onsight.evaluation.temperature import fit_temperature
 from onsight.features.choose_head import ChosenHead
 from onsight.features.heads import (
@@ -19,35 +16,16 @@ from onsight.features.heads import (
     LabelledFeatures,
     LinearHead,
     compute_logits,
-    count_hidden_steps,
 )
 from onsight.models.head import HiddenHead
-from onsight.tune.work import nominal_seconds
+from onsight.tune.work import MIN_HIDDEN_TRAINING, MIN_HIDDEN_VALIDATION
 
-# A hidden layer is tried with at least this many images; with fewer, the comparison is noise.
-_MIN_HIDDEN_TRAINING, _MIN_HIDDEN_VALIDATION = 500, 100
-_FITS = 2  # the second is the refit
-_STEP_SECONDS = 0.015  # nominal, on two cores
-_MAX_FRACTION = 0.1  # of the run's time, for all trainings together
 _MIN_GAIN = 0.01  # smallest relative decrease of the loss that is worth a hidden layer
 
 
 def has_enough_images(train: LabelledFeatures, validation: LabelledFeatures) -> bool:
     """Return whether there are enough images to fit and compare a head with a hidden layer."""
-    return len(train) >= _MIN_HIDDEN_TRAINING and len(validation) >= _MIN_HIDDEN_VALIDATION
-
-
-def expect_seconds(config: Config, dataset: Dataset, images: int) -> float:
-    """Return about how long it takes to try and to refit a hidden layer on so many images.
-
-    Infinity if that is much of the run's time: it gains 3 to 4 points on some images, and nothing
-    on others (NOTEBOOK.md).
-    """
-    folds = dataset.folds.value
-    trainings = folds + 1 if folds > 1 else 1
-    seconds = _FITS * count_hidden_steps(images) * _STEP_SECONDS
-    limit = _MAX_FRACTION * nominal_seconds(config, len(dataset.pack))
-    return seconds if trainings * seconds <= limit else math.inf
+    return len(train) >= MIN_HIDDEN_TRAINING and len(validation) >= MIN_HIDDEN_VALIDATION
 
 
 def try_hidden_layer(

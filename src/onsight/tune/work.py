@@ -17,6 +17,7 @@ from onsight.data.index import TEST, VALIDATION
 from onsight.data.sizes import find_common_size
 from onsight.data.sources.source import Source, count_held_out
 from onsight.deadline import read_budget
+from onsight.features.heads import count_hidden_steps
 from onsight.models.compact import stem_stride
 from onsight.tune.plan import has_native_bf16
 
@@ -27,6 +28,12 @@ MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
 MAX_HEAD_SHARE = 0.7
 HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
 _HEAD_FIT_IMAGE_SECONDS = 6e-6  # more, for each image, view and class
+_HIDDEN_FITS = 2  # of a hidden layer: to compare it, and to refit it
+_HIDDEN_STEP_SECONDS = 0.015
+_MAX_HIDDEN_FRACTION = 0.1  # of the run's time, for all trainings together
+# A hidden layer is tried with at least this many images to fit, and to compare it on; with fewer,
+# the comparison is noise.
+MIN_HIDDEN_TRAINING, MIN_HIDDEN_VALIDATION = 500, 100
 # Of the training images, for a head: fitted on fewer, it is hardly better than a network that is
 # trained from scratch in the same time, or worse (NOTEBOOK.md).
 LEAST_HEAD_FRACTION = 1 / 3
@@ -40,11 +47,12 @@ _MANY_IMAGES, _MANY_SECONDS = 50_000, 240.0  # of `normal`, for more images
 
 
 class Costs(NamedTuple):
-    """Nominal microseconds per image of 64x64 pixels, except for `fixed_forward`."""
+    """Nominal microseconds per image of 64x64 pixels; the fixed ones are whatever the size."""
 
-    fixed_forward: float  # forward pass of the pretrained network, whatever the size
+    fixed_forward: float  # forward pass of the pretrained network
     forward: float  # the rest of it, which grows with the number of pixels
     fine_tuning: float  # training step of the pretrained network
+    fixed_step: float  # training step of Sprint or Compact
     sprint: float  # training step of Sprint
     compact: float  # training step of Compact
 
@@ -52,9 +60,13 @@ class Costs(NamedTuple):
 # Rough values for two cores and for a small GPU: a factor of two changes few choices. Two cores
 # that compute in bf16 take a third of the time for a forward pass, and as long for training, which
 # stays in fp32.
-_CPU_COSTS = Costs(fixed_forward=600, forward=1350, fine_tuning=6_500, sprint=250, compact=550)
-_BF16_CPU_COSTS = _CPU_COSTS._replace(fixed_forward=700, forward=450)
-_ACCELERATOR_COSTS = Costs(fixed_forward=0, forward=30, fine_tuning=120, sprint=8, compact=15)
+_CPU_COSTS = Costs(
+    fixed_forward=600, forward=1350, fine_tuning=6_500, fixed_step=100, sprint=150, compact=470
+)
+_BF16_CPU_COSTS = _CPU_COSTS._replace(fixed_forward=900, forward=500)
+_ACCELERATOR_COSTS = Costs(
+    fixed_forward=0, forward=30, fine_tuning=120, fixed_step=0, sprint=8, compact=15
+)
 
 # Nominal microseconds to decode an image of any size, and for every 64x64 pixels, with two cores.
 _FIXED_DECODING, _DECODING = 300.0, 50.0
@@ -70,12 +82,14 @@ class Work:
 
     images: int  # number of images
     training: int  # how many of them are trained on
+    validation: int  # how many of them settings are compared on
     trainings: int  # how many networks are trained: one for each fold, and the final one
     views: int  # how many views of an image a head is fitted on
     classes: int
     # (height, width) of all sampled images if they are small and of one size.
     own_size: tuple[int, int] | None
     side: int  # of a square with as many pixels as the median image
+    run_seconds: float  # for everything
     seconds: float  # for training
     costs: Costs  # nominal costs on this kind of device
 
@@ -108,7 +122,11 @@ class Work:
         return whole if count >= whole else min(count, self.shown)
 
     def _fit_seconds(self, fitted: int) -> float:
-        return HEAD_FIT_SECONDS + fitted * self.classes * _HEAD_FIT_IMAGE_SECONDS
+        seconds = HEAD_FIT_SECONDS + fitted * self.classes * _HEAD_FIT_IMAGE_SECONDS
+        if fitted >= MIN_HIDDEN_TRAINING and self.validation >= MIN_HIDDEN_VALIDATION:
+            hidden_seconds = expect_hidden_seconds(fitted, self.trainings, self.run_seconds)
+            seconds += hidden_seconds if math.isfinite(hidden_seconds) else 0.0
+        return seconds
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
         """Return the time to fine-tune the pretrained network, in all trainings together."""
@@ -120,7 +138,23 @@ class Work:
         cost = self.costs.sprint if name == "sprint" else self.costs.compact
         stride = stem_stride(*size) / stem_stride(UNIT_SIDE, UNIT_SIDE)
         images = epochs * self.training * self.trainings
-        return _seconds(images, cost, math.prod(size) / stride**2)
+        fixed_seconds = images * self.costs.fixed_step / 1e6
+        return fixed_seconds + _seconds(images, cost, math.prod(size) / stride**2)
+
+
+def expect_hidden_seconds(images: int, trainings: int, run_seconds: float) -> float:
+    """Return about how long it takes to try and to refit a hidden layer on a fitted head's images.
+
+    Infinity if that is much of the run's time: it gains 3 to 4 points on some images, and nothing
+    on others (NOTEBOOK.md).
+
+    Args:
+        images: How many images and mirror images it is fitted on, in each training.
+        trainings: How many heads are fitted.
+        run_seconds: The nominal time of the run.
+    """
+    seconds = _HIDDEN_FITS * count_hidden_steps(images) * _HIDDEN_STEP_SECONDS
+    return seconds if trainings * seconds <= _MAX_HIDDEN_FRACTION * run_seconds else math.inf
 
 
 def describe_work(source: Source, config: Config, device: torch.device) -> Work:
@@ -137,11 +171,13 @@ def describe_work(source: Source, config: Config, device: torch.device) -> Work:
     return Work(
         images=free + held_out,
         training=max(1, free - validation - (test if folds == 1 else 0)),
+        validation=given_validation or validation,
         trainings=folds + 1 if folds > 1 else 1,
         views=2 if config.flip else 1,
         classes=len(source.index.classes),
         own_size=find_common_size(source),
         side=measure_side(source),
+        run_seconds=whole_seconds,
         seconds=training_seconds(whole_seconds, decoding_seconds(source)),
         costs=_choose_costs(device),
     )
