@@ -58,8 +58,8 @@ test-portable-one: setup  ## a share of them in one of these ways, chosen by the
 	$(BIN)/python scripts/test_portable.py --one $(COMMIT)
 
 # These measure seconds or memory, or start processes on both cores: one at a time.
-SOAK_ALONE := $(addprefix soak/test_,bomb_files.py lost_machine.py lost_ranks.py rank_count.py \
-	ray.py ray_client.py serve.py sweep_on_ray.py)
+SOAK_ALONE := $(addprefix soak/test_,bomb_files.py default_memory.py lost_machine.py lost_ranks.py \
+	rank_count.py ray.py ray_client.py serve.py sweep_on_ray.py)
 
 compare: setup  ## what the working tree does against the baseline commit: some minutes
 	$(BIN)/python scripts/compare.py

@@ -1,6 +1,7 @@
 """A run without a budget: what fits into its effort, by counts and never by a clock."""
 
 import csv
+import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -63,6 +64,19 @@ def test_a_named_network_trains_for_as_long_as_its_table_says(bars, tmp_path, mo
     monkeypatch.setattr("onsight.training.place.expected_seconds", lambda *_: 34.0)
     plan = train(bars, tmp_path / "run", model="lenet", image_size="16", folds=1)
     assert plan.results["epochs"] == 5  # of 34 s, in the 170 of 180 s that are left for training
+
+
+@pytest.mark.parametrize(("seconds", "fitted"), [(2.0, 35), (20.0, 32), (0.6, 96), (0.3, 192)])
+def test_a_named_frozen_network_sees_as_many_images_as_its_effort_has_time_for(
+    bars, tmp_path, monkeypatch, seconds, fitted
+):
+    """Of 119 s, which are 70% of 170 s; 24 images are held out, and a third of 96 is the least."""
+    monkeypatch.setattr("onsight.training.place.expected_forward_seconds", lambda *_: seconds)
+    fields = {"model": "test_resnet", "freeze": True, "image_size": "12", "flip": True}
+    run = train(bars, tmp_path / "run", **fields, folds=1)
+    plan = json.loads((run.path / "plan.json").read_text())
+    assert plan.get("head_images", {"value": 192})["value"] == fitted
+    assert run.results.get("left_out", 0) == max(0, 96 - fitted)
 
 
 def test_images_that_there_is_no_time_to_decode_are_drawn_and_listed(

@@ -124,13 +124,22 @@ def measure_learning_curve(
         images = correct = total = 0
         for fitted, evaluated in rounds:
             order = torch.randperm(len(fitted), generator=torch.Generator().manual_seed(0))
-            part = fitted.take(order[: max(1, int(share * len(fitted)))])
+            part = fitted.take(order[: _count_part(share, fitted)])
             logits = compute_logits(settings.fit(part, classes, class_weights), evaluated.views[0])
             images += len(part)
             correct += int((logits.argmax(dim=1) == evaluated.labels).sum())
             total += len(evaluated)
         points.append(LearningCurvePoint(images // len(rounds), correct, total))
     return points
+
+
+def count_curve_images(rounds: list[Round]) -> list[int]:
+    """Return how many images each head of a learning curve is fitted on."""
+    return [_count_part(share, fitted) for share in _CURVE_SHARES for fitted, _ in rounds]
+
+
+def _count_part(share: float, fitted: LabelledFeatures) -> int:
+    return max(1, int(share * len(fitted)))
 
 
 def _try_settings(

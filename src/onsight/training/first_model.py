@@ -27,9 +27,10 @@ from onsight.tune.work import decoding_seconds, nominal_seconds
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 _IMAGES = 500
-_MIN_SOURCE_IMAGES = 2 * _IMAGES  # fewer leave little to wait for after the first ones
-# Nominal, until the first network is trained. The first model takes about 10 s.
-_MIN_WAITING_SECONDS = 20.0
+_MAX_IMAGE_FRACTION = 0.5  # of all images: more leave little to wait for after the first ones
+# Nominal, from when images are decoded until the first network is trained. Starting takes about
+# 5 s more, and the first model up to 10 s.
+_MIN_WAITING_SECONDS = 15.0
 _MIN_SECONDS = 120.0  # for the whole run, so that the first model takes a tenth of it at most
 
 # Whatever else is set: images are seen in one view, and nothing is stored, logged or held out.
@@ -86,7 +87,6 @@ def _is_worthwhile(layout: Layout, job: RunJob) -> bool:
     return (
         layout.candidates[0].is_head
         and config.loss == "cross-entropy"
-        and len(source.index) >= _MIN_SOURCE_IMAGES
         and waiting_seconds > _MIN_WAITING_SECONDS
         and nominal_seconds(config, len(source.index)) >= _MIN_SECONDS
         and source.shards is None  # of which a few images cost as much as all
@@ -103,7 +103,9 @@ def _without_limit(head: Candidate) -> Candidate:
 def _fit_first_model(layout: Layout, job: RunJob) -> int:
     """Write the model file of the run; return the number of images that it was made from."""
     config = layout.config.model_copy(update=_SETTINGS)
-    drawn = draw_rows(layout.source, _IMAGES, config.seed)[count_held_out(layout.source) :]
+    held_out = count_held_out(layout.source)
+    count = min(_IMAGES, int(_MAX_IMAGE_FRACTION * (len(layout.source.index) - held_out)))
+    drawn = draw_rows(layout.source, count, config.seed)[held_out:]
     few = replace(
         layout,
         source=select_rows(layout.source, np.sort(drawn)),

@@ -43,7 +43,7 @@ from onsight.training.interpolation import FRACTIONS, load_interpolated
 from onsight.training.job import RunJob
 from onsight.training.listener import Listener
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.model_file import make_model_file
+from onsight.training.model_file import BestSoFar, make_model_file
 from onsight.training.pacers import SEGMENT, DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import checking_placement, naming_misplaced
@@ -92,7 +92,7 @@ class Shared:
     features: SharedFeatures = field(default_factory=SharedFeatures)
     # Returns why a training so far adds nothing to the members before it; empty if it does.
     judge: Callable[[HeldOutLogits], str] = accept
-    measures_curve: bool = True  # whether a frozen network's head gets a learning curve
+    is_final: bool = True  # whether the run's model is trained, rather than that of a fold
 
 
 def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
@@ -133,6 +133,10 @@ def _train_layers(
         file = make_model_file(config, planned.dataset, classifier, facts, provenance)
         save_model(job.folder.epoch_file(row["epoch"]), file)
 
+    best_so_far = None
+    if shared.is_final and job.world.is_main:
+        path, provenance = job.folder.run_model_file, shared.provenance
+        best_so_far = BestSoFar(path, config, planned.dataset, provenance)
     start = job.folder.start_weights  # written if there is a fitted head
     is_mirrored = config.checkpoints and job.world.is_main
     mirror = Mirror(config.checkpoints, job.folder) if is_mirrored else None
@@ -148,6 +152,7 @@ def _train_layers(
             every_steps=config.checkpoint_steps,
             every_seconds=config.checkpoint_seconds,
             write_epoch=write_epoch if config.keep_epochs else None,
+            best_so_far=best_so_far,
         )
         checkpoint = checkpoints.read() if job.resume else None
         image_seconds = planned.estimates.image_seconds
@@ -331,7 +336,7 @@ def _fit_head(planned: PlannedRun, net: nn.Module, shared: Shared, job: RunJob) 
     job.world.report_activity("fitting the head")
     with job.world.watchdog_paused():  # every rank computes the same, in its own time
         return fit_head(
-            config, planned.data, net, job, shared.features, measures_curve=shared.measures_curve
+            config, planned.data, net, job, shared.features, measures_curve=shared.is_final
         )
 
 

@@ -20,11 +20,13 @@ from onsight.features.choose_head import (
     ChosenHead,
     LearningCurvePoint,
     choose_head,
+    count_curve_images,
     measure_learning_curve,
     split_rounds,
 )
 from onsight.features.feature_pass import MIRRORED, PLAIN, FeatureWork, SharedFeatures
 from onsight.features.heads import (
+    HiddenSettings,
     LabelledFeatures,
     LinearHead,
     compute_logits,
@@ -47,7 +49,7 @@ from onsight.training.hidden_layer import has_enough_images, try_hidden_layer
 from onsight.training.job import Job
 from onsight.training.load_features import FeatureLoader
 from onsight.tune.training_data import TrainingData
-from onsight.tune.work import expect_hidden_seconds, nominal_seconds
+from onsight.tune.work import expect_curve_seconds, expect_hidden_seconds, nominal_seconds
 
 # Of a head on growing parts of the images in each fold, as a multiple of the first fit's time.
 _CURVE_TIME = 8.0
@@ -138,13 +140,14 @@ def fit_head(
     if left_out and config.freeze:
         job.reporter.warn(f"the head {describe_left_out(left_out, len(train) + left_out)}")
     learning_curve: list[LearningCurvePoint] = []
-    if (
-        measures_curve
-        and config.freeze
-        and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds)
-    ):
+    if measures_curve and config.freeze:
         rounds = split_rounds(train, validation)
-        learning_curve = measure_learning_curve(rounds, chosen.settings, classes, class_weights)
+        curve_seconds = _CURVE_TIME * fit_seconds
+        if isinstance(chosen.settings, HiddenSettings):
+            run_seconds = nominal_seconds(config, len(data.dataset.pack))
+            curve_seconds = expect_curve_seconds(count_curve_images(rounds), run_seconds)
+        if loader.has_time_for("learning curve", curve_seconds):
+            learning_curve = measure_learning_curve(rounds, chosen.settings, classes, class_weights)
     return FittedHead(
         row=row,
         work=loader.work,

@@ -116,7 +116,7 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     with closing_loggers(names if job.world.is_main else [], job.reporter) as loggers:
         data = shared.provenance["data"]
         loggers.start(LoggedRun(job.folder.path, data, planned.config.model_dump()))
-        own = replace(shared, loggers=loggers, judge=accept, measures_curve=False)
+        own = replace(shared, loggers=loggers, judge=accept, is_final=False)
         trained = fit(planned, own, job)
     begun = time.perf_counter()
     classifier = trained.classifier

@@ -11,7 +11,7 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
-from onsight.data.index import TRAIN
+from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.errors import BudgetTooSmall
 from onsight.models.classifier import Classifier
@@ -34,7 +34,7 @@ from onsight.tune.fit_epochs import (
     time_run,
     trial_seconds,
 )
-from onsight.tune.folds import expected_seconds
+from onsight.tune.folds import expected_forward_seconds, expected_seconds
 from onsight.tune.parts import choose_parts
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
 from onsight.tune.planning import (
@@ -46,7 +46,13 @@ from onsight.tune.planning import (
 )
 from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
-from onsight.tune.work import LEAST_HEAD_FRACTION, nominal_seconds, training_seconds
+from onsight.tune.work import (
+    LEAST_HEAD_FRACTION,
+    MAX_HEAD_SHARE,
+    limit_fitted,
+    nominal_seconds,
+    training_seconds,
+)
 from onsight_explain.devices import free_memory_bytes, has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
@@ -125,13 +131,16 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
         if job.deadline.is_set:
             _require_seconds(0.0, config, job)
-        is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
+        net = data.new_network(config)
+        is_trained = not (config.freeze and uses_fitted_head(config, net))
         if is_trained:
-            net = data.new_network(config)
             epochs = _choose_epochs(config, net, data, opened, job)
             config = config.model_copy(update={"epochs": epochs.value})
             parts = _divide_batches(config, net, data, job)
             config = config.model_copy(update={"accumulate": parts.value} if parts else {})
+        elif fitted := _limit_head_images(config, net, data, job):
+            choices["head_images"] = fitted
+            config = config.model_copy(update={"head_images": fitted.value})
         if job.deadline.is_set and is_trained:
             compute, epochs, estimates = _plan_in_time(config, data, job)
         elif is_trained:
@@ -174,6 +183,30 @@ def _choose_epochs(
     epoch_seconds = expected_seconds(net, dataset.input_shape, training, steps, data.device)
     seconds = training_seconds(nominal_seconds(config, len(dataset.pack)))
     return choose_epochs(config, seconds / trainings / epoch_seconds)
+
+
+def _limit_head_images(
+    config: Config, net: nn.Module, data: TrainingData, job: Job
+) -> Choice[int] | None:
+    """Choose how many images a head is fitted on; None if all of them, or if that is chosen."""
+    if config.head_images or job.deadline.is_set:
+        return None
+    dataset = data.dataset
+    images = len(dataset.ids(TRAIN))
+    held_out = sum(len(dataset.ids(part)) for part in (VALIDATION, TEST))
+    if dataset.folds.value > 1:  # each of which leaves out others
+        images, held_out = images + held_out, 0
+    seconds = MAX_HEAD_SHARE * training_seconds(nominal_seconds(config, len(dataset.pack)))
+    image_seconds = expected_forward_seconds(net, dataset.input_shape, data.device)
+    views = 2 if config.flip else 1
+    fitted = limit_fitted(int(seconds / image_seconds) - held_out, images, views)
+    fitted = max(fitted, round(LEAST_HEAD_FRACTION * images))
+    if fitted >= views * images:
+        return None
+    reason = f"about as many of {images:,} as --effort {config.effort} has time for"
+    choice = Choice(fitted, reason)
+    job.reporter.choice("head_images", choice)
+    return choice
 
 
 def _divide_batches(

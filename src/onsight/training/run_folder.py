@@ -114,6 +114,11 @@ class RunFolder:
         """The path of the finished model."""
         return self.path / "model.safetensors"
 
+    @property
+    def run_model_file(self) -> Path:
+        """The path of the model of the run, to which a member or a fold contributes."""
+        return self.out / self.model_file.name
+
     def release(self) -> None:
         """End the claim, and remove a new run's folder if the run has hardly begun."""
         if self.lock is None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch import nn
-
 from onsight.deadline import Deadline
 from onsight.errors import ConfigError, ImagesChanged, OutputError
+from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow
 from onsight.files import is_unfinished, keep_previous, move_into_place, private_name
 from onsight.models.classifier import Classifier
@@ -31,6 +30,7 @@ from onsight.training.checkpoint import (
     snapshot_weights,
 )
 from onsight.training.decisions import Decisions
+from onsight.training.model_file import BestSoFar
 from onsight.training.progress import Progress
 from onsight.training.run_folder import CONFIG, RunFolder
 
@@ -167,6 +167,7 @@ class Checkpoints:
     every_seconds: float = math.inf  # between two checkpoints within an epoch
     # Writes the model file of an epoch; None if epochs are not kept.
     write_epoch: Callable[[Classifier, EpochRow], None] | None = None
+    best_so_far: BestSoFar | None = None  # of the run; None if this training is that of a fold
     saved_at: float = field(default_factory=time.monotonic, init=False)
     # A damaged last checkpoint must not replace the previous one.
     last_is_valid: bool = field(default=False, init=False)
@@ -228,9 +229,15 @@ class Checkpoints:
         self._write(self.folder.last_checkpoint, take_snapshot, previous)
         self.last_is_valid = True
 
-    def save_best(self, net: nn.Module) -> None:
-        """Queue the weights of the best epoch for writing."""
-        self._write(self.folder.best_weights, lambda: snapshot_weights(net))
+    def save_best(self, classifier: Classifier, validation: PredictionTable | None) -> None:
+        """Queue the best weights for writing, and offer them as the model of the run.
+
+        Args:
+            validation: Their predictions for validation images, if there are any.
+        """
+        self._write(self.folder.best_weights, lambda: snapshot_weights(classifier.net))
+        if self.best_so_far and validation is not None and self.world.is_main:
+            self.best_so_far.replace_if_better(classifier, validation)
 
     def save_epoch(self, classifier: Classifier, row: EpochRow) -> None:
         """Write the model file of an epoch, if epochs are kept."""

@@ -295,7 +295,7 @@ class Trainer:
 
     def _save_best(self) -> None:
         self.finite.refuse_spoiled_weights(self.progress)
-        self.checkpoints.save_best(self.classifier.net)
+        self.checkpoints.save_best(self.classifier, self.best_validation)
 
     def _save_if_due(self) -> None:
         """Save when asked to stop, and now and then in a long epoch."""

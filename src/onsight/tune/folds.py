@@ -87,10 +87,17 @@ def expected_seconds(
         images: Images in all epochs together.
         steps: Steps in all epochs together.
     """
+    return 3 * expected_forward_seconds(net, shape, device) * images + steps * _STEP_SECONDS
+
+
+def expected_forward_seconds(
+    net: nn.Module, shape: tuple[int, int, int], device: torch.device
+) -> float:
+    """Estimate the seconds of one forward pass over an image (C, H, W)."""
     rate = _FLOPS_PER_ACCELERATOR
     if device.type == "cpu":
         rate = _FLOPS_PER_CPU_DEPTHWISE if has_depthwise_layers(net) else _FLOPS_PER_CPU
-    return 3 * forward_flops(net, shape, device) * images / rate + steps * _STEP_SECONDS
+    return forward_flops(net, shape, device) / rate
 
 
 def forward_flops(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> int:

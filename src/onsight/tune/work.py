@@ -5,6 +5,7 @@ on these nominal costs, never on a clock: the same command makes the same choice
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ _HEAD_FIT_IMAGE_SECONDS = 6e-6  # more, for each image, view and class
 _HIDDEN_FITS = 2  # of a hidden layer: to compare it, and to refit it
 _HIDDEN_STEP_SECONDS = 0.015
 _MAX_HIDDEN_FRACTION = 0.1  # of the run's time, for all trainings together
+_MAX_CURVE_FRACTION = 0.05  # of the run's time, for a learning curve of hidden layers
 # A hidden layer is tried with at least this many images to fit, and to compare it on; with fewer,
 # the comparison is noise.
 MIN_HIDDEN_TRAINING, MIN_HIDDEN_VALIDATION = 500, 100
@@ -116,10 +118,7 @@ class Work:
         """Count the images and mirror images whose features, and heads fitted on them, fit in."""
         fixed = self.head_seconds(size, 0)
         each = (self.head_seconds(size, self.shown) - fixed) / self.shown
-        count = max(0, int((seconds - fixed) / each))
-        # Mirror images only come into play if every image has one.
-        whole = self.views * self.shown
-        return whole if count >= whole else min(count, self.shown)
+        return limit_fitted(int((seconds - fixed) / each), self.shown, self.views)
 
     def _fit_seconds(self, fitted: int) -> float:
         seconds = HEAD_FIT_SECONDS + fitted * self.classes * _HEAD_FIT_IMAGE_SECONDS
@@ -142,6 +141,20 @@ class Work:
         return fixed_seconds + _seconds(images, cost, math.prod(size) / stride**2)
 
 
+def limit_fitted(affordable: int, images: int, views: int) -> int:
+    """Return how many images and mirror images a head is fitted on.
+
+    Mirror images only come into play if every image has one.
+
+    Args:
+        affordable: For how many features there is time.
+        images: How many images there are.
+        views: How many views of each.
+    """
+    whole = views * images
+    return whole if affordable >= whole else max(0, min(affordable, images))
+
+
 def expect_hidden_seconds(images: int, trainings: int, run_seconds: float) -> float:
     """Return about how long it takes to try and to refit a hidden layer on a fitted head's images.
 
@@ -155,6 +168,17 @@ def expect_hidden_seconds(images: int, trainings: int, run_seconds: float) -> fl
     """
     seconds = _HIDDEN_FITS * count_hidden_steps(images) * _HIDDEN_STEP_SECONDS
     return seconds if trainings * seconds <= _MAX_HIDDEN_FRACTION * run_seconds else math.inf
+
+
+def expect_curve_seconds(parts: Sequence[int], run_seconds: float) -> float:
+    """Return about how long a learning curve of hidden layers takes; infinity if that is much.
+
+    Args:
+        parts: How many images each of them is fitted on.
+        run_seconds: The nominal time of the run.
+    """
+    seconds = sum(map(count_hidden_steps, parts)) * _HIDDEN_STEP_SECONDS
+    return seconds if seconds <= _MAX_CURVE_FRACTION * run_seconds else math.inf
 
 
 def describe_work(source: Source, config: Config, device: torch.device) -> Work:
@@ -245,11 +269,12 @@ def measure_side(source: Source, fraction: float = 0.5) -> int:
 
 
 def decoding_seconds(source: Source) -> float:
-    """Return the time to decode all images."""
+    """Return the time to decode all images, which is that of an image of average area for each."""
     if not source.is_encoded:
         return 0.0
-    images = len(source.index)
-    return _seconds(images, _DECODING, measure_side(source) ** 2) + images * _FIXED_DECODING / 1e6
+    images, areas = len(source.index), [height * width for height, width in source.sizes]
+    area = sum(areas) / len(areas) if areas else UNIT_SIDE**2
+    return _seconds(images, _DECODING, area) + images * _FIXED_DECODING / 1e6
 
 
 def _seconds(images: int, cost: float, pixels: float) -> float:
