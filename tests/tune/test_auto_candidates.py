@@ -128,8 +128,8 @@ def test_the_table_decides(images, device, budget, expected, monkeypatch):
 def test_shares_follow_nominal_times():
     head, compact = choose_candidates(make_source(*ICONS), make_config(limit(300)), CPU)
     # 5,098 images in two views and 2,472 to evaluate, at 128x128 (2.9 ms each), and fits; a hidden
-    # layer is fitted twice, in 20 epochs of 40 batches.
-    seconds = 12_668 * 2.9e-3 + 1.5 + 10_196 * 9 * 6e-6 + 2 * 800 * 0.015
+    # layer is fitted twice, in 20 epochs of 20 batches, each image in one of its views.
+    seconds = 12_668 * 2.9e-3 + 1.5 + 10_196 * 9 * 6e-6 + 2 * 400 * 0.015
     assert head.seconds == pytest.approx(seconds)
     assert head.share == pytest.approx(1.5 * seconds / 290)
     assert head.fields["head_images"] == 10_196

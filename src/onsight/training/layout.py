@@ -87,13 +87,14 @@ def _draw_images(source: Source, config: Config, job: Job) -> tuple[Source, Conf
 
     With a budget, the clock decides that later.
     """
-    count, images = count_decodable(source, config), len(source.index)
+    count, held_out = count_decodable(source, config), count_held_out(source)
+    images = len(source.index)
     is_open = not (config.train_images or config.budget) and config.residency != "stream"
-    if is_open and count < images:
-        config = config.model_copy(update={"train_images": max(1, count - count_held_out(source))})
+    if is_open and count + held_out < images:
+        config = config.model_copy(update={"train_images": count})
         job.reporter.warn(
-            f"--effort {config.effort} has time for about {count:,} of {images:,} images, drawn at "
-            "random; the others are left out and listed in problems.csv"
+            f"--effort {config.effort} has time for about {count + held_out:,} of {images:,} "
+            "images, drawn at random; the others are left out and listed in problems.csv"
         )
     return take_drawn(source, config.train_images, config.seed), config
 

@@ -49,7 +49,6 @@ from onsight.tune.training_data import TrainingData, choose_residency, place_dat
 from onsight.tune.work import (
     LEAST_HEAD_FRACTION,
     MAX_HEAD_SHARE,
-    limit_fitted,
     nominal_seconds,
     training_seconds,
 )
@@ -199,10 +198,11 @@ def _limit_head_images(
     seconds = MAX_HEAD_SHARE * training_seconds(nominal_seconds(config, len(dataset.pack)))
     image_seconds = expected_forward_seconds(net, dataset.input_shape, data.device)
     views = 2 if config.flip else 1
-    fitted = limit_fitted(int(seconds / image_seconds) - held_out, images, views)
-    fitted = max(fitted, round(LEAST_HEAD_FRACTION * images))
-    if fitted >= views * images:
+    affordable = int(seconds / image_seconds) - held_out
+    if affordable >= views * images:
         return None
+    # Mirror images only come into play if every image has one.
+    fitted = min(images, max(affordable, round(LEAST_HEAD_FRACTION * images)))
     reason = f"about as many of {images:,} as --effort {config.effort} has time for"
     choice = Choice(fitted, reason)
     job.reporter.choice("head_images", choice)

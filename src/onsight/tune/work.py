@@ -116,14 +116,19 @@ class Work:
 
     def count_fitted(self, size: tuple[int, int], seconds: float) -> int:
         """Count the images and mirror images whose features, and heads fitted on them, fit in."""
+        # Mirror images only come into play if every image has one.
+        whole = self.views * self.shown
+        if self.head_seconds(size, whole) <= seconds:
+            return whole
         fixed = self.head_seconds(size, 0)
         each = (self.head_seconds(size, self.shown) - fixed) / self.shown
-        return limit_fitted(int((seconds - fixed) / each), self.shown, self.views)
+        return max(0, min(self.shown, int((seconds - fixed) / each)))
 
     def _fit_seconds(self, fitted: int) -> float:
         seconds = HEAD_FIT_SECONDS + fitted * self.classes * _HEAD_FIT_IMAGE_SECONDS
-        if fitted >= MIN_HIDDEN_TRAINING and self.validation >= MIN_HIDDEN_VALIDATION:
-            hidden_seconds = expect_hidden_seconds(fitted, self.trainings, self.run_seconds)
+        images = min(fitted, self.shown)
+        if images >= MIN_HIDDEN_TRAINING and self.validation >= MIN_HIDDEN_VALIDATION:
+            hidden_seconds = expect_hidden_seconds(images, self.trainings, self.run_seconds)
             seconds += hidden_seconds if math.isfinite(hidden_seconds) else 0.0
         return seconds
 
@@ -141,20 +146,6 @@ class Work:
         return fixed_seconds + _seconds(images, cost, math.prod(size) / stride**2)
 
 
-def limit_fitted(affordable: int, images: int, views: int) -> int:
-    """Return how many images and mirror images a head is fitted on.
-
-    Mirror images only come into play if every image has one.
-
-    Args:
-        affordable: For how many features there is time.
-        images: How many images there are.
-        views: How many views of each.
-    """
-    whole = views * images
-    return whole if affordable >= whole else max(0, min(affordable, images))
-
-
 def expect_hidden_seconds(images: int, trainings: int, run_seconds: float) -> float:
     """Return about how long it takes to try and to refit a hidden layer on a fitted head's images.
 
@@ -162,7 +153,7 @@ def expect_hidden_seconds(images: int, trainings: int, run_seconds: float) -> fl
     on others (NOTEBOOK.md).
 
     Args:
-        images: How many images and mirror images it is fitted on, in each training.
+        images: How many images it is fitted on, in each training.
         trainings: How many heads are fitted.
         run_seconds: The nominal time of the run.
     """
@@ -185,12 +176,12 @@ def describe_work(source: Source, config: Config, device: torch.device) -> Work:
     """Describe what has to be computed on a kind of device, with the splits that there will be."""
     splits, held_out = source.index.splits, count_held_out(source)
     free = len(splits) - held_out
-    if config.train_images:
-        free = min(free, config.train_images)
+    free = min(free, config.train_images or free, count_decodable(source, config))
     given_validation, given_test = (int((splits == part).sum()) for part in (VALIDATION, TEST))
     validation = 0 if given_validation else round(config.validation_fraction * free)
     test = 0 if given_test else round(config.test_fraction * free)
     whole_seconds = nominal_seconds(config, free + held_out)
+    decoded_fraction = (free + held_out) / len(splits)
     folds = 1 if given_test else expect_folds(source, config, test, whole_seconds)
     return Work(
         images=free + held_out,
@@ -202,7 +193,7 @@ def describe_work(source: Source, config: Config, device: torch.device) -> Work:
         own_size=find_common_size(source),
         side=measure_side(source),
         run_seconds=whole_seconds,
-        seconds=training_seconds(whole_seconds, decoding_seconds(source)),
+        seconds=training_seconds(whole_seconds, decoded_fraction * decoding_seconds(source)),
         costs=_choose_costs(device),
     )
 
@@ -235,10 +226,15 @@ def affordable_folds(seconds: float) -> int:
 
 
 def count_decodable(source: Source, config: Config) -> int:
-    """Count the images that a run without a budget has time to decode."""
-    each = decoding_seconds(source) / max(1, len(source.index))
-    limit = _MAX_DECODING_FRACTION * nominal_seconds(config, len(source.index))
-    return int(limit / each) if each else len(source.index)
+    """Count the images to train on that there is time to decode; with a budget, a clock decides.
+
+    Images that are held out come first. Even if they take all the time, some others are decoded.
+    """
+    images = len(source.index)
+    each = decoding_seconds(source) / max(1, images)
+    limit = _MAX_DECODING_FRACTION * nominal_seconds(config, images)
+    affordable = int(limit / each) if each else images
+    return max(1, affordable - count_held_out(source), affordable // 2)
 
 
 def expect_folds(source: Source, config: Config, test: int, seconds: float) -> int:
