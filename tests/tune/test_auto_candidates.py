@@ -89,14 +89,14 @@ def summarise(chosen):
         (ICONS, CPU, "best", "head 128, compact 64, tuned 64"),
         (ICONS, CUDA, 60, "head 128, compact 64, tuned 96"),
         (FEW_PHOTOS, CPU, 30, "head 192"),
-        (FEW_PHOTOS, CPU, 60, "head 224"),
-        (FEW_PHOTOS, CPU, 180, "head 224"),  # not 25 epochs of compact in a quarter of the time
-        (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
+        (FEW_PHOTOS, CPU, 60, "head 288"),
+        (FEW_PHOTOS, CPU, 180, "head 288"),  # not 25 epochs of compact in a quarter of the time
+        (FEW_PHOTOS, CPU, 300, "head 288, compact 128"),
         (FEW_PHOTOS, CPU, "quick", "head 192"),
-        (FEW_PHOTOS, CPU, "normal", "head 224"),
-        (FEW_PHOTOS, CPU, "best", "head 224, tuned 128, compact 128"),
-        (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse
-        (FEW_PHOTOS, CUDA, 60, "head 224, tuned 128, compact 128"),
+        (FEW_PHOTOS, CPU, "normal", "head 288"),
+        (FEW_PHOTOS, CPU, "best", "head 288, tuned 128, compact 128"),
+        (FEW_PHOTOS, CUDA, 30, "head 288, compact 128"),  # tuned at 64x64 would be worse
+        (FEW_PHOTOS, CUDA, 60, "head 288, tuned 128, compact 128"),
         (CLIP_ART[:-1], CPU, 30, "head 192"),
         (CLIP_ART, CPU, 30, "head 160"),  # 4.4 s to decode
         (DIGITS, CPU, 30, "head 64, sprint 8"),  # the fits of five folds fit in
@@ -108,7 +108,7 @@ def summarise(chosen):
         (MANY_PHOTOS, CPU, 60, "sprint 64"),
         (MANY_PHOTOS, CPU, 300, "head 128, sprint 64"),
         (MANY_PHOTOS, CPU, "normal", "head 64, sprint 64"),
-        (MANY_PHOTOS, CUDA, "best", "head 224, compact 128, tuned 192"),
+        (MANY_PHOTOS, CUDA, "best", "head 288, compact 128, tuned 192"),
     ],
 )
 def test_the_table_decides(images, device, budget, expected, monkeypatch):

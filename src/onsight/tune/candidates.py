@@ -6,6 +6,7 @@ pretrained network fine-tuned from that head.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -17,7 +18,14 @@ from onsight.models.members import is_member_name
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
 from onsight.text import joined
 from onsight.tune.epochs import most_epochs
-from onsight.tune.input_size import Size, choose_scratch_size, find_fitting, list_pretrained_sizes
+from onsight.tune.input_size import (
+    LARGER_SIZES,
+    LARGEST_SIDE,
+    Size,
+    choose_scratch_size,
+    find_fitting,
+    list_pretrained_sizes,
+)
 from onsight.tune.work import (
     FEW_IMAGES,
     LEAST_HEAD_FRACTION,
@@ -169,12 +177,18 @@ def _plan_head(config: Config, work: Work, roles: list[str]) -> Candidate | None
     """Plan a head on the largest input for which there is time.
 
     If there is time for a third of the images at least, it is fitted on these; with fewer, only if
-    no network from scratch can take its place.
+    no network from scratch can take its place. What is left of the time after all images and their
+    mirror images goes into an input that is larger than the network was made for.
     """
     limit = MAX_HEAD_SHARE if len(roles) == 1 else _limit_head_share(work)
     seconds = limit * work.seconds
     sizes = _list_sizes(config, work)
-    size = find_fitting(sizes, work.head_seconds, seconds) or sizes[-1]
+    larger = [] if config.size else [size for size in LARGER_SIZES if size[0] <= work.large_side]
+    size = (
+        find_fitting(larger, partial(work.head_seconds, fitted=work.views * work.shown), seconds)
+        or find_fitting(sizes, work.head_seconds, seconds)
+        or sizes[-1]
+    )
     fitted = work.count_fitted(size, seconds)
     if fitted < LEAST_HEAD_FRACTION * work.shown:
         if SCRATCH in roles:
@@ -191,10 +205,11 @@ def _plan_tuned(
 ) -> Candidate | None:
     """Plan to fine-tune on the largest input with time for the fewest epochs worth it, if any.
 
-    Images of less than half the side of the head's would be worse than the head.
+    Images of less than half the side of the head's, or of that the network was made for, would be
+    worse than the head.
     """
     seconds = share * work.seconds
-    least_side = head.image_size[0] / 2 if head else 0
+    least_side = min(head.image_size[0], LARGEST_SIDE) / 2 if head else 0
     sizes = [size for size in _list_sizes(config, work) if size[0] >= least_side]
     size = find_fitting(sizes, work.tuned_seconds, seconds)
     if size is None:

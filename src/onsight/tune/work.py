@@ -74,6 +74,7 @@ _ACCELERATOR_COSTS = Costs(
 _FIXED_DECODING, _DECODING = 300.0, 50.0
 _MAX_DECODING_FRACTION = 0.35  # of all the time; with more images, only some are decoded
 OTHER_SECONDS = 10.0  # for starting, planning and closing
+_LARGE_QUANTILE = 0.75
 _MAX_OTHER_FRACTION = 0.5  # of all the time
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
 
@@ -91,6 +92,7 @@ class Work:
     # (height, width) of all sampled images if they are small and of one size.
     own_size: tuple[int, int] | None
     side: int  # of a square with as many pixels as the median image
+    large_side: int  # than which a quarter of the images are no smaller
     run_seconds: float  # for everything
     seconds: float  # for training
     costs: Costs  # nominal costs on this kind of device
@@ -192,6 +194,7 @@ def describe_work(source: Source, config: Config, device: torch.device) -> Work:
         classes=len(source.index.classes),
         own_size=find_common_size(source),
         side=measure_side(source),
+        large_side=measure_side(source, _LARGE_QUANTILE),
         run_seconds=whole_seconds,
         seconds=training_seconds(whole_seconds, decoded_fraction * decoding_seconds(source)),
         costs=_choose_costs(device),
