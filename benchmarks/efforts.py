@@ -2,13 +2,13 @@
 
     python benchmarks/efforts.py DATA [--sets NAME ...] [--times normal quick 30s 60s ...]
         [--beside 0] [--out efforts.jsonl]
-    python benchmarks/efforts.py --summary efforts.jsonl
+    python benchmarks/efforts.py --summary efforts.jsonl [--chart docs/images/budgets.svg]
 
 DATA holds datasets, such as those of effort_sets.py. Each run is a process, timed from start to
 end, with an empty cache, beside this many processes that keep a core busy each. Its outcome is
 appended to --out at once, and runs already in that file are not repeated. --summary writes a table
 into RESULTS.md, with the accuracy of each budget against that of the shorter ones on the same
-images.
+images; --chart is that of docs/guides/speed.md.
 """
 
 import argparse
@@ -22,11 +22,13 @@ from contextlib import ExitStack
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import matplotlib
 from auto import append_line, encode, hash_source, list_images, read_files, read_lines
 from contenders import HERE, describe_failure, read_correct
 from harness import Facts, circumstances, run_json, table, write_section
+from matplotlib.figure import Figure
 from plan_choice import competing_load
 from scipy.stats import binomtest
 
@@ -99,9 +101,13 @@ def watch(path: Path, seen: list[float]) -> None:
     seen.append(time.perf_counter() - begun)
 
 
+def newest(lines: Sequence[Facts]) -> list[Facts]:
+    """Return the runs of the newest source in a file."""
+    return [line for line in lines if line["tree"] == lines[-1]["tree"] and not line["error"]]
+
+
 def summarize(lines: Sequence[Facts]) -> list[str]:
-    """The tables of the newest source in a file."""
-    lines = [line for line in lines if line["tree"] == lines[-1]["tree"] and not line["error"]]
+    """Return a table of all runs."""
     header = ["images", "time", "beside", "seconds", "first model", "accuracy (95%)", "weight 0"]
     header += ["peak memory", "against the best shorter budget"]
     rows = [[*make_row(line), compare(line, lines)] for line in lines]
@@ -147,6 +153,36 @@ def is_shorter(one: str, other: str) -> bool:
     return one[0].isdigit() and other[0].isdigit() and float(one[:-1]) < float(other[:-1])
 
 
+def draw(lines: Sequence[Facts], place: Path) -> None:
+    """Draw the accuracy of each dataset, with its 95% interval, against the budget, as SVG."""
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "efforts", "font.size": 10}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+        axes = figure.add_subplot()
+        for dataset in sorted({line["dataset"] for line in lines}):
+            budgets = {
+                float(line["time"][:-1]): line
+                for line in lines
+                if line["dataset"] == dataset and line["time"][0].isdigit() and not line["beside"]
+            }
+            if len(budgets) < 2:
+                continue
+            seconds = sorted(budgets)
+            rows = [budgets[second] for second in seconds]
+            label = f"{dataset} (n = {rows[-1]['images']:,})"
+            low, high = ([100 * row[f"accuracy_{end}"] for row in rows] for end in ("low", "high"))
+            axes.plot(seconds, [100 * row["accuracy"] for row in rows], "o-", label=label)
+            axes.fill_between(seconds, low, high, alpha=0.15)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(seconds, [f"{second:.0f}" for second in seconds])
+        axes.set_xlabel("--budget, in seconds")
+        axes.set_ylabel("% correct")
+        axes.grid(alpha=0.3)
+        if axes.get_lines():
+            axes.legend(loc="lower right", frameon=False)
+        figure.savefig(place, format="svg", metadata={"Date": None})
+
+
 def list_runs(sets: Sequence[str], times: Sequence[str], beside: int) -> Iterator[Key]:
     tree = hash_source()
     for limit, dataset in product(times, sets):
@@ -167,9 +203,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("efforts.jsonl"))
     parser.add_argument("--summary", type=Path, help="a file of such lines; nothing is run")
+    parser.add_argument("--chart", type=Path, help="an SVG file to draw the summary's budgets into")
     options = parser.parse_args(arguments)
     if options.summary:
-        return write_section("efforts", summarize(read_lines(options.summary)))
+        lines = newest(read_lines(options.summary))
+        if options.chart:
+            draw(lines, options.chart)
+        return write_section("efforts", summarize(lines))
     if options.data is None:
         parser.error("DATA or --summary is needed")
     sets = options.sets or sorted(path.name for path in options.data.iterdir() if path.is_dir())

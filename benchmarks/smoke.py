@@ -113,7 +113,7 @@ def run_efforts(inputs: Inputs) -> None:
     lines = inputs.folder / "efforts.jsonl"
     runs = ("--sets", "wallpaper-cells-6-3", "--times", "9s")
     call_main("efforts", inputs.sets, *runs, "--out", lines)
-    call_main("efforts", "--summary", lines)
+    call_main("efforts", "--summary", lines, "--chart", inputs.folder / "budgets.svg")
 
 
 def make_image_sets(inputs: Inputs) -> None:

@@ -4,6 +4,7 @@ By a table (`tune/work.py`): a head on a pretrained network, a small network fro
 pretrained network fine-tuned from that head.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +48,7 @@ _TUNED_SHARE, _MINOR_SCRATCH_SHARE = 0.4, 0.25  # the latter of few large images
 # On a slower machine or beside other work, features take longer. What a head leaves over goes to
 # the candidates after it.
 _HEAD_MARGIN = 1.5
+_SPLIT_MARGIN = 1.1  # images are split by digest, so a few more than planned may be for training
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
 # To train on: with fewer, a network from scratch learns too little, and validation cannot tell
 # whether fine-tuning helps.
@@ -196,7 +198,9 @@ def _plan_head(config: Config, work: Work, roles: list[str]) -> Candidate | None
         fitted = max(1, round(LEAST_HEAD_FRACTION * work.shown))
     head_seconds = work.head_seconds(size, fitted)
     share = min(limit, _HEAD_MARGIN * head_seconds / work.seconds)
-    fields = {"freeze": True, "head_images": fitted, **_name_pretrained(config)}
+    is_whole = fitted >= work.shown
+    limit_images = math.ceil(_SPLIT_MARGIN * fitted) if is_whole else fitted
+    fields = {"freeze": True, "head_images": limit_images, **_name_pretrained(config)}
     return Candidate(HEAD, fields, share, size, seconds=head_seconds)
 
 
