@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 from plan_choice import competing_load
 from scipy.stats import binomtest
 
+from onsight.tensorfile import read_tensors
 from onsight.training.run import read_results
 
 LIMIT_SECONDS = 3600
@@ -88,9 +89,17 @@ def execute(data: Path, limit: str, folder: Path) -> Facts:
         **{name: results.get(name) for name in keep},
         "first_model_seconds": seen[0],
         "correct": encode(read_correct(out / "predictions.csv"), list_images(data)),
-        "model_hash": sha256((out / "model.safetensors").read_bytes()).hexdigest()[:16],
+        "model_hash": hash_weights(out / "model.safetensors"),
         "said": stderr.read_text(errors="replace"),
     }
+
+
+def hash_weights(path: Path) -> str:
+    """Return a digest of all tensors of a model file, but not of what it says about its run."""
+    digest = sha256()
+    for name, tensor in sorted(read_tensors(path)[0].items()):
+        digest.update(name.encode() + tensor.contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def watch(path: Path, seen: list[float]) -> None:

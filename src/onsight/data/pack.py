@@ -141,9 +141,14 @@ def pack_key(source: Source, target: ImageFormat) -> str:
 def block_checksums(content: NDArray[np.uint8], threads: int) -> NDArray[np.int64]:
     """Return the CRC-32 of each 16 MB of content (N,): int64 (ceil(N / 16 MB),)."""
     starts = range(0, len(content), _BLOCK)
+
+    def compute(start: int) -> int:
+        checksum = zlib.crc32(content[start : start + _BLOCK].data)
+        release_pages(content)
+        return checksum
+
     with ThreadPoolExecutor(threads) as pool:  # zlib releases the GIL
-        sums = pool.map(lambda start: zlib.crc32(content[start : start + _BLOCK].data), starts)
-        return np.fromiter(sums, np.int64, len(starts))
+        return np.fromiter(pool.map(compute, starts), np.int64, len(starts))
 
 
 def is_intact(content: NDArray[np.uint8], checksums: NDArray[np.int64], threads: int) -> bool:

@@ -76,6 +76,7 @@ _MAX_DECODING_FRACTION = 0.35  # of all the time; with more images, only some ar
 OTHER_SECONDS = 10.0  # for starting, planning and closing
 _LARGE_QUANTILE = 0.75
 _MAX_OTHER_FRACTION = 0.5  # of all the time
+_LEAST_TRAINING_FRACTION = 0.1  # of a time that is too short for the rest
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
 
 
@@ -219,6 +220,8 @@ def nominal_seconds(config: Config, images: int) -> float:
 def training_seconds(seconds: float, decoding_seconds: float = 0.0) -> float:
     """Return about how much of a run's time is left for training."""
     other_seconds = OTHER_SECONDS + decoding_seconds
+    if other_seconds >= seconds:
+        return _LEAST_TRAINING_FRACTION * seconds
     return seconds - min(other_seconds, _MAX_OTHER_FRACTION * seconds)
 
 
