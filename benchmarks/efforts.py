@@ -111,8 +111,18 @@ def watch(path: Path, seen: list[float]) -> None:
 
 
 def newest(lines: Sequence[Facts]) -> list[Facts]:
-    """Return the runs of the newest source in a file."""
-    return [line for line in lines if line["tree"] == lines[-1]["tree"] and not line["error"]]
+    """Return the newest run of each dataset, time and load in a file, in that order."""
+    latest = {
+        (line["dataset"], line["beside"], seconds_of(line["time"]), line["time"]): line
+        for line in lines
+        if not line["error"]
+    }
+    return [latest[key] for key in sorted(latest)]
+
+
+def seconds_of(limit: str) -> float:
+    """Return the seconds of a budget; 0 for an effort."""
+    return float(limit[:-1]) if limit[0].isdigit() else 0.0
 
 
 def summarize(lines: Sequence[Facts]) -> list[str]:
@@ -159,7 +169,7 @@ def compare(line: Facts, lines: Sequence[Facts]) -> str:
 
 def is_shorter(one: str, other: str) -> bool:
     """Whether both are budgets, and the first is the shorter one."""
-    return one[0].isdigit() and other[0].isdigit() and float(one[:-1]) < float(other[:-1])
+    return 0 < seconds_of(one) < seconds_of(other)
 
 
 def draw(lines: Sequence[Facts], place: Path) -> None:
@@ -170,9 +180,9 @@ def draw(lines: Sequence[Facts], place: Path) -> None:
         axes = figure.add_subplot()
         for dataset in sorted({line["dataset"] for line in lines}):
             budgets = {
-                float(line["time"][:-1]): line
+                seconds_of(line["time"]): line
                 for line in lines
-                if line["dataset"] == dataset and line["time"][0].isdigit() and not line["beside"]
+                if line["dataset"] == dataset and seconds_of(line["time"]) and not line["beside"]
             }
             if len(budgets) < 2:
                 continue

@@ -36,7 +36,10 @@ def test_a_part_may_take_longer_for_what_cannot_be_left_out():
     assert (part.remaining(), part.remaining_for_extras()) == pytest.approx((75, 40))
     clock.now += 50
     fold = part.part(0.5)
-    assert (fold.remaining(), fold.remaining_for_extras()) == pytest.approx((12.5, 12.5 - 35))
+    assert (fold.remaining(), fold.remaining_for_extras()) == pytest.approx((12.5, 12.5 - 17.5))
+    clock.now -= 50  # with all the time, what can be left out has its part in a fold, too
+    fold = part.part(0.8)
+    assert (fold.remaining(), fold.remaining_for_extras()) == pytest.approx((60, 32))
     assert Deadline().part(0.4, 0.35).remaining_for_extras() == math.inf
 
 

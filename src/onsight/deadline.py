@@ -106,8 +106,9 @@ class DeadlinePart(Deadline):
         super().__init__(
             (fraction + essential_fraction) * left_seconds, lambda: whole.elapsed() - begun
         )
-        if whole.is_set:
-            self.essential_seconds = whole.essential_seconds + essential_fraction * left_seconds
+        if whole.is_set:  # of what is left, the whole keeps some for essential work already
+            kept_seconds = (fraction + essential_fraction) * whole.essential_seconds
+            self.essential_seconds = kept_seconds + essential_fraction * left_seconds
         self._whole = whole
 
     @property
