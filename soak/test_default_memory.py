@@ -15,7 +15,7 @@ TIME_LIMIT_SECONDS = 3000
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory) -> Path:
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """7,000 pictures of 400 pixels a side in 16 classes: squares on a class's color."""
     folder = tmp_path_factory.mktemp("photos")
     random = np.random.default_rng(0)
@@ -40,7 +40,9 @@ def photos(tmp_path_factory) -> Path:
     ],
     ids=["default", "fine-tuned", "compact, 224 pixels"],
 )
-def test_a_run_needs_at_most_two_and_a_half_gigabytes(photos, tmp_path, options):
+def test_a_run_needs_at_most_two_and_a_half_gigabytes(
+    photos: Path, tmp_path: Path, options: list[str]
+) -> None:
     command = [sys.executable, "-m", "onsight", "train", photos, *options]
     measured = subprocess.run(
         [
