@@ -43,17 +43,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_needs_at_most_two_and_a_half_gigabytes(
     photos: Path, tmp_path: Path, options: list[str]
 ) -> None:
-    command = [sys.executable, "-m", "onsight", "train", photos, *options]
-    measured = subprocess.run(
-        [
-            *(sys.executable, MEASURED_PROCESS, str(TIME_LIMIT_SECONDS)),
-            *(tmp_path / "stdout", tmp_path / "stderr"),
-            *(*command, "--out", tmp_path / "run", "--cache-folder", tmp_path / "cache"),
-        ],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
+    words = [str(MEASURED_PROCESS), str(TIME_LIMIT_SECONDS)]
+    words += [str(tmp_path / name) for name in ("stdout", "stderr")]
+    words += [sys.executable, "-m", "onsight", "train", str(photos), *options]
+    words += ["--out", str(tmp_path / "run"), "--cache-folder", str(tmp_path / "cache")]
+    measured = subprocess.run([sys.executable, *words], capture_output=True, check=True, text=True)
     facts = json.loads(measured.stdout)
     assert facts["code"] == 0, (tmp_path / "stderr").read_text()
     print(f"{options}: {facts['peak_bytes'] / 1e9:.2f} GB in {facts['seconds']:.0f} s")
