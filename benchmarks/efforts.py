@@ -126,7 +126,7 @@ def seconds_of(limit: str) -> float:
 
 
 def summarize(lines: Sequence[Facts]) -> list[str]:
-    """Return a table of all runs."""
+    """Return a table of the runs, some of which may be of an earlier source than the last."""
     header = ["images", "time", "beside", "seconds", "first model", "accuracy (95%)", "weight 0"]
     header += ["peak memory", "against the best shorter budget"]
     rows = [[*make_row(line), compare(line, lines)] for line in lines]
@@ -192,8 +192,9 @@ def draw(lines: Sequence[Facts], place: Path) -> None:
             low, high = ([100 * row[f"accuracy_{end}"] for row in rows] for end in ("low", "high"))
             axes.plot(seconds, [100 * row["accuracy"] for row in rows], "o-", label=label)
             axes.fill_between(seconds, low, high, alpha=0.15)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(seconds, [f"{second:.0f}" for second in seconds])
+        ticks = sorted({seconds_of(line["time"]) for line in lines} - {0.0})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{tick:.0f}" for tick in ticks])
         axes.set_xlabel("--budget, in seconds")
         axes.set_ylabel("% correct")
         axes.grid(alpha=0.3)

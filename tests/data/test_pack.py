@@ -3,6 +3,7 @@ import fcntl
 import json
 import math
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from onsight.data import decode, packing
 from onsight.data.decode import pixel_digest
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, Row
-from onsight.data.pack import open_pack
+from onsight.data.pack import block_checksums, open_pack
 from onsight.data.packing import PackJob, TimeLimit
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, DiskError, ImageError
@@ -202,6 +203,22 @@ def test_damaged_pixels_are_noticed_though_the_file_keeps_its_size(tmp_path, dam
     assert not pack.was_cached
     assert np.array_equal(pixels_by_locator(pack)["p2"], images[2])
     assert open_job(make_source(images), AUTO, tmp_path).was_cached
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux counts its pages")
+def test_checksums_keep_no_pages_of_a_mapped_file(tmp_path):
+    path, size = tmp_path / "pixels.bin", 128 << 20
+    path.write_bytes(bytes(size))
+
+    def count_mapped():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
+
+    content = np.memmap(path, np.uint8, "c")
+    before = count_mapped()
+    checksums = block_checksums(content, threads=1)
+    assert checksums.tolist() == [zlib.crc32(bytes(16 << 20))] * 8
+    assert count_mapped() - before < size / 4
 
 
 def test_leftovers_of_killed_builds_are_removed(tmp_path):

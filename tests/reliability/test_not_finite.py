@@ -89,7 +89,9 @@ def check_ended(ended, out, notes):
     assert f"Images of that step: {images}" in text
     assert not notes.with_suffix(".updated").exists()
     assert leftovers(out) == []
-    for path in out.rglob("*.safetensors"):  # also the model of the best epoch before, if any
+    # There is a model of the best epoch before, if there was one, and never of the step.
+    assert (out / "model.safetensors").exists() == (epoch > 1)
+    for path in out.rglob("*.safetensors"):
         tensors, facts = read_tensors(path)
         assert all(tensor.isfinite().all() for tensor in tensors.values()), path
         if path.name == "last.safetensors":

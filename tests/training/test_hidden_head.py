@@ -26,7 +26,7 @@ from onsight.training.hidden_layer import (
     is_clearly_better,
     try_hidden_layer,
 )
-from onsight.tune.work import expect_hidden_seconds, nominal_seconds
+from onsight.tune.work import expect_curve_seconds, expect_hidden_seconds, nominal_seconds
 
 
 def task(count, seed, is_curved):
@@ -96,6 +96,21 @@ def test_a_hidden_layer_is_a_small_part_of_the_time(fields, images, folds, secon
     expected = expect_hidden_seconds(
         images, trainings, nominal_seconds(make_config(fields), images)
     )
+    assert expected == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("images", "fields", "seconds"),
+    [
+        # The 300 steps of each of four heads take 18 s: a twentieth of 360 s, but not of 180.
+        (500, {}, math.inf),
+        (500, {"budget": "359s"}, math.inf),
+        (500, {"budget": "360s"}, 4 * 300 * 0.015),
+        (500, {"effort": "best"}, 4 * 300 * 0.015),
+    ],
+)
+def test_the_learning_curve_of_hidden_layers_is_a_small_part_of_the_time(images, fields, seconds):
+    expected = expect_curve_seconds([images] * 4, nominal_seconds(make_config(fields), images))
     assert expected == pytest.approx(seconds)
 
 

@@ -21,6 +21,7 @@ from onsight.tune.input_size import (
     choose_shared_size,
     list_pretrained_sizes,
 )
+from onsight.tune.work import count_decodable, decoding_seconds, training_seconds
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 NORMAL = {"effort": "normal"}
@@ -244,6 +245,54 @@ def test_shared_images_are_never_enlarged(shape, sizes, expected):
     assert choose_shared_size(source, make_config({}), sizes).value == expected
     asked = make_config({"image_size": "50"})
     assert choose_shared_size(source, asked, sizes).value == (50, 50)
+
+
+def test_decoding_takes_as_long_as_for_images_of_the_average_area():
+    small, large = (make_source(1, 0, (side, side, 3), 1, True).read(0) for side in (64, 640))
+    source = make_source(256, 0, (64, 64, 3), 2, is_encoded=True)
+    source = replace(source, read=lambda row: small if row % 4 else large)
+    # Three of four are the unit of the table, and the fourth is a hundred of it.
+    assert decoding_seconds(source) == pytest.approx(256 * (300 + 50 * 103 / 4) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("free", "held_out", "seconds", "expected"),
+    [
+        (1_000, 0, 60, 1_050),  # more than there are
+        (1_000, 0, 30, 525),  # 35% of 30 s, at 20 ms each
+        (1_000, 200, 30, 325),  # after those that are held out
+        (1_000, 500, 30, 262),  # half of the time is for others all the same
+        (1, 600, 3, 26),
+    ],
+)
+def test_images_to_train_on_are_decoded_after_those_held_out(
+    monkeypatch, free, held_out, seconds, expected
+):
+    monkeypatch.setattr(work, "_FIXED_DECODING", 20_000.0)
+    monkeypatch.setattr(work, "_DECODING", 0.0)
+    source = make_source(free, held_out, (64, 64, 3), 1, is_encoded=True)
+    assert count_decodable(source, make_config(limit(seconds))) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "decoding", "expected"),
+    [(180, 20, 150), (30, 7, 15), (15, 0, 7.5), (15, 5, 1.5), (15, 60, 1.5)],
+)
+def test_a_time_that_is_too_short_for_decoding_leaves_little_for_training(
+    seconds, decoding, expected
+):
+    assert training_seconds(seconds, decoding) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("large_every", "expected"), [(3, 288), (5, 224)])
+def test_a_head_has_a_larger_input_if_a_quarter_of_the_images_have_the_detail(
+    large_every, expected
+):
+    small, large = (np.zeros((side, side, 3), np.uint8) for side in (200, 300))
+    source = make_source(748, 0, small.shape, 10)
+    source = replace(source, read=lambda row: small if row % large_every else large)
+    head, *_ = choose_candidates(source, make_config(NORMAL), CPU)
+    assert head.image_size == (expected, expected)
 
 
 @pytest.mark.parametrize(("large_every", "expected"), [(5, 224), (50, 100)])

@@ -1,4 +1,4 @@
-"""Assembles the model file of a run."""
+"""Assembles the model file of a run, and replaces it by a better one while a network is trained."""
 
 import math
 import time

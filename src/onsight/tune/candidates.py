@@ -198,9 +198,8 @@ def _plan_head(config: Config, work: Work, roles: list[str]) -> Candidate | None
         fitted = max(1, round(LEAST_HEAD_FRACTION * work.shown))
     head_seconds = work.head_seconds(size, fitted)
     share = min(limit, _HEAD_MARGIN * head_seconds / work.seconds)
-    is_whole = fitted >= work.shown
-    limit_images = math.ceil(_SPLIT_MARGIN * fitted) if is_whole else fitted
-    fields = {"freeze": True, "head_images": limit_images, **_name_pretrained(config)}
+    head_images = math.ceil(_SPLIT_MARGIN * fitted) if fitted >= work.shown else fitted
+    fields = {"freeze": True, "head_images": head_images, **_name_pretrained(config)}
     return Candidate(HEAD, fields, share, size, seconds=head_seconds)
 
 
@@ -209,8 +208,8 @@ def _plan_tuned(
 ) -> Candidate | None:
     """Plan to fine-tune on the largest input with time for the fewest epochs worth it, if any.
 
-    Images of less than half the side of the head's, or of that the network was made for, would be
-    worse than the head.
+    With less than half the side of the head's input, or half of 224 pixels, it would be worse than
+    the head.
     """
     seconds = share * work.seconds
     least_side = min(head.image_size[0], LARGEST_SIDE) / 2 if head else 0

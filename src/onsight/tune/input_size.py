@@ -25,10 +25,8 @@ from onsight.tune.work import (
 Side = Annotated[int, Field(ge=1, lt=100_000)]  # pixels
 Size = tuple[Side, Side]  # (height, width)
 
-# Pixels, of a pretrained network's input.
-LARGEST_SIDE, _SMALLEST_SIDE, _SIDE_STEP = 224, 64, 32
-# Inputs that show more of large images to a head: 1.3 points of clip art, in 1.5 times the time
-# (NOTEBOOK.md).
+LARGEST_SIDE, _SMALLEST_SIDE, _SIDE_STEP = 224, 64, 32  # pixels, of a pretrained network's input
+# Larger than that, for a head of large images: 1.3 points more on clip art (NOTEBOOK.md).
 LARGER_SIZES = ((288, 288), (256, 256))
 _SMALLEST_UNKNOWN_SIDE = 96  # some networks of timm refuse less
 _SCRATCH_SIDES = (128, 64)  # pixels; 96 would take twice as long as 128 (models/compact.py)

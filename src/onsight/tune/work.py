@@ -74,7 +74,6 @@ _ACCELERATOR_COSTS = Costs(
 _FIXED_DECODING, _DECODING = 300.0, 50.0
 _MAX_DECODING_FRACTION = 0.35  # of all the time; with more images, only some are decoded
 OTHER_SECONDS = 10.0  # for starting, planning and closing
-_LARGE_QUANTILE = 0.75
 _MAX_OTHER_FRACTION = 0.5  # of all the time
 _LEAST_TRAINING_FRACTION = 0.1  # of a time that is too short for the rest
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
@@ -93,7 +92,7 @@ class Work:
     # (height, width) of all sampled images if they are small and of one size.
     own_size: tuple[int, int] | None
     side: int  # of a square with as many pixels as the median image
-    large_side: int  # than which a quarter of the images are no smaller
+    large_side: int  # a quarter of the images are at least as large as a square of this side
     run_seconds: float  # for everything
     seconds: float  # for training
     costs: Costs  # nominal costs on this kind of device
@@ -178,8 +177,8 @@ def expect_curve_seconds(parts: Sequence[int], run_seconds: float) -> float:
 def describe_work(source: Source, config: Config, device: torch.device) -> Work:
     """Describe what has to be computed on a kind of device, with the splits that there will be."""
     splits, held_out = source.index.splits, count_held_out(source)
-    free = len(splits) - held_out
-    free = min(free, config.train_images or free, count_decodable(source, config))
+    free = min(len(splits) - held_out, count_decodable(source, config))
+    free = min(free, config.train_images or free)
     given_validation, given_test = (int((splits == part).sum()) for part in (VALIDATION, TEST))
     validation = 0 if given_validation else round(config.validation_fraction * free)
     test = 0 if given_test else round(config.test_fraction * free)
@@ -195,7 +194,7 @@ def describe_work(source: Source, config: Config, device: torch.device) -> Work:
         classes=len(source.index.classes),
         own_size=find_common_size(source),
         side=measure_side(source),
-        large_side=measure_side(source, _LARGE_QUANTILE),
+        large_side=measure_side(source, 0.75),
         run_seconds=whole_seconds,
         seconds=training_seconds(whole_seconds, decoded_fraction * decoding_seconds(source)),
         costs=_choose_costs(device),
@@ -271,7 +270,7 @@ def measure_side(source: Source, fraction: float = 0.5) -> int:
 
 
 def decoding_seconds(source: Source) -> float:
-    """Return the time to decode all images, which is that of an image of average area for each."""
+    """Return the time to decode all images, each of the average area."""
     if not source.is_encoded:
         return 0.0
     images, areas = len(source.index), [height * width for height, width in source.sizes]
