@@ -29,6 +29,28 @@ def test_gather_gives_each_image_its_own_pixels_and_label():
         assert batch.labels[place] == number % 7
 
 
+def test_pages_of_a_mapped_file_are_released_every_few_batches(tmp_path, monkeypatch):
+    """Linux keeps pages around images that were read at random: many times their bytes."""
+    path, count, side = tmp_path / "pixels.bin", 400, 256
+    path.write_bytes(bytes(count * side * side))
+    pixels = np.memmap(path, np.uint8, "c", shape=(count, side, side, 1))
+    rows, labels = torch.arange(count), torch.zeros(count, dtype=torch.int64)
+    images = Images(torch.from_numpy(pixels).view(count, -1), rows, labels, (side, side, 1), pixels)
+    read_bytes, held_bytes = 0, []
+
+    def release(mapped):
+        nonlocal read_bytes
+        assert mapped is pixels
+        held_bytes.append(read_bytes)
+        read_bytes = 0
+
+    monkeypatch.setattr("onsight.data.loader.release_pages", release)
+    for batch in images.batches(torch.randperm(count).split(10), None):
+        read_bytes += batch.images.nbytes
+    assert sum(held_bytes) == count * side * side
+    assert max(held_bytes) <= 17 << 20
+
+
 def test_an_epoch_holds_every_image_once_in_a_new_order():
     ids = torch.arange(0, 100, 2)
     loader = Loader(make_images(), ids, 8, CPU)

@@ -21,7 +21,9 @@ from onsight.data.shards.order import draw_shard_order
 from onsight.randomness import permutation
 from onsight_explain.devices import has_streams, module_of
 
-_MAX_MAPPED_BYTES = 128 << 20  # read from a mapped file before its pages are released
+# Read from a mapped file before its pages are released: Linux maps five to ten times as much around
+# images in random order (NOTEBOOK.md).
+_MAX_MAPPED_BYTES = 16 << 20
 _MAX_CHUNK_BYTES = 128 << 20  # as uint8 and float32 together
 _MAX_CHUNK_IMAGES = 8192
 _BYTES_PER_VALUE = 1 + 4
